@@ -1,0 +1,5 @@
+"""kernwright: write down a shape; get a CUDA kernel specialised to it, proven exact, then dispatched."""
+
+from .version import VERSION as __version__
+
+__all__ = ["__version__"]

@@ -1,0 +1,116 @@
+"""The dispatch table as data: what `generated/dispatch.py` is made of.
+
+The generator writes these constructors; selection, plans and `explain` read them. Nothing here computes.
+Buffers are known by the names of the op's tensors (`residual`, `down_weight`, ...) and of the
+candidate's own scratch (`y`, `lora`, ...); a kernel's `args` are such names in the order of its parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+FORMAT = 1
+"""Version of this data model; `generated/dispatch.py` states the one it was written for."""
+
+Contract = Literal["exact", "tolerance"]
+Verdict = Literal["admitted", "rejected", "invalid", "no_difference"]
+Dim3 = tuple[int, int, int]
+FieldValue = str | int | float | tuple[int, int]
+"""A workload field: a plain value, or an inclusive interval of integers (the one dynamic dimension)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of a candidate: its symbol, launch geometry and the buffers it takes."""
+
+    symbol: str
+    grid: Dim3
+    block: Dim3
+    args: tuple[str, ...]
+    shared_bytes: int = 0
+    """Dynamic shared memory, bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """The generated source of a candidate for one architecture."""
+
+    source: str
+    """Path of the `.cu` file relative to the dispatch module's folder."""
+    sha256: str
+    """Digest of the source text: its identity in the ledger and in the cubin cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A named schedule for a workload, with its builds by architecture."""
+
+    name: str
+    route: str
+    contract: Contract
+    builds: Mapping[str, Build]
+    kernels: Mapping[str, Kernel]
+    steps: Mapping[str, tuple[str, ...]]
+    """Kernels to launch, in order, for each kind of the op."""
+    scratch: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
+    """Shape and dtype of the buffers that only this candidate's kernels see."""
+    min_sms: int = 0
+    capabilities: tuple[str, ...] = ()
+    """What the communicator that owns the channel must be able to do (owner rule)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """What a measurement is valid for."""
+
+    arch: str
+    sm_count: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What dispatch needs of a ledger record: for which source on which device, and the verdict."""
+
+    candidate: str
+    device: DeviceKind
+    source_sha256: str
+    exact: bool
+    verdict: Verdict
+    gain: float | None
+    """Measured gain over the control, as a fraction (0.12 is 12% less time); None if it wasn't timed."""
+    source: str
+    """The record's file name in the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One concrete workload (a single dtype and world size) with its candidates; the first is the control."""
+
+    family: str
+    spec: str
+    label: str
+    """Short form without the target, e.g. `fp16-hc4-h2560-n1-r320-tp1`."""
+    fields: Mapping[str, FieldValue]
+    trees: Mapping[str, tuple[int, int, int]]
+    """Reduction trees (segments, lanes, chunk) by the name of the reduction; they fix the right answer."""
+    candidates: tuple[Candidate, ...]
+    records: tuple[Record, ...] = ()
+
+    @property
+    def control(self) -> Candidate:
+        """The candidate that the others must prove themselves against."""
+        return self.candidates[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Everything a dispatch module knows."""
+
+    format: int
+    root: Path
+    """Folder that the builds' source paths are relative to."""
+    workloads: tuple[Workload, ...]
