@@ -1,1 +1,28 @@
+"""Specs + templates + ledger -> `generated/`; and compiling that within each candidate's budget."""
 
+from .build import BuildReport, KernelReport, NothingSelected, SchedulerMissing, builds, compile_builds, remote_executor
+from .emit import Emission
+from .generate import Generation, check_generation, ledger_folder, plan_generation, write_generation
+from .lowering import KernelLaunch, Lowering, NotGenerated, Schedule, ScheduleError, TreeShape
+
+__all__ = [
+    "BuildReport",
+    "Emission",
+    "Generation",
+    "KernelLaunch",
+    "KernelReport",
+    "Lowering",
+    "NotGenerated",
+    "NothingSelected",
+    "Schedule",
+    "ScheduleError",
+    "SchedulerMissing",
+    "TreeShape",
+    "builds",
+    "check_generation",
+    "compile_builds",
+    "ledger_folder",
+    "plan_generation",
+    "remote_executor",
+    "write_generation",
+]

@@ -1,1 +1,65 @@
+"""What generated dispatch modules import: the table, selection, plans, policies and the torch references.
 
+Importing this loads neither torch nor CuPy; both come with the first call.
+"""
+
+from .communicator import Communicator
+from .device import Device
+from .dispatch import Dispatch, bind
+from .errors import FormatMismatch, LoadError, NotExact, NotWarm, StaleSource, Unsupported
+from .explanation import Explanation
+from .plan import Plan
+from .policy import Policy, policy
+from .request import Buffer, Operator, Request, Signature
+from .selection import Choice, Decision, Selection, select
+from .statistics import Stats
+from .table import (
+    FORMAT,
+    Build,
+    Candidate,
+    Contract,
+    DeviceKind,
+    FieldValue,
+    Kernel,
+    Record,
+    Table,
+    Verdict,
+    Workload,
+)
+
+__all__ = [
+    "FORMAT",
+    "Buffer",
+    "Build",
+    "Candidate",
+    "Choice",
+    "Communicator",
+    "Contract",
+    "Decision",
+    "Device",
+    "DeviceKind",
+    "Dispatch",
+    "Explanation",
+    "FieldValue",
+    "FormatMismatch",
+    "Kernel",
+    "LoadError",
+    "NotExact",
+    "NotWarm",
+    "Operator",
+    "Plan",
+    "Policy",
+    "Record",
+    "Request",
+    "Selection",
+    "Signature",
+    "StaleSource",
+    "Stats",
+    "Table",
+    "Unsupported",
+    "Verdict",
+    "Workload",
+    "bind",
+    "policy",
+    "select",
+]

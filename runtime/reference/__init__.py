@@ -1,1 +1,1 @@
-
+"""Torch references, one module a family: what serves where no kernel does, on any device."""

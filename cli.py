@@ -1,0 +1,272 @@
+"""The `kernwright` command: each function parses, calls and prints; the work is done in the packages.
+
+Exit status: 0 done, 1 a check failed, 2 bad input, 3 not available here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kernwright import console
+
+if TYPE_CHECKING:
+    from kernwright.generator import BuildReport, Generation
+    from kernwright.specs import Workspace
+
+app = typer.Typer(
+    name="kernwright",
+    help="Write down a shape; get a CUDA kernel specialised to it, proven exact, and only then dispatched.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Arch = Annotated[list[str], typer.Option("--arch", help="Only this architecture, e.g. sm_90; repeat for several.")]
+Workloads = Annotated[list[str], typer.Argument(help="Spec names or short forms; by default all.")]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Worker processes.")]
+Scheduler = Annotated[str, typer.Option(help="Address of a Dask scheduler that compiles, e.g. tcp://host:8786.")]
+
+
+@app.command()
+def init(folder: Annotated[Path, typer.Argument(help="Folder of the new workspace.")] = Path()) -> None:
+    """Lay out a workspace: kernwright.toml, specs/, templates/, and a first spec file to edit."""
+    from kernwright.generator.scaffold import lay_out_workspace
+
+    for path in lay_out_workspace(folder):
+        console.say(f"wrote {path}")
+
+
+@app.command()
+def validate(
+    files: Annotated[list[Path], typer.Argument(help="Spec files; by default all of the workspace.")] = [],  # noqa: B006
+    json: Json = False,
+) -> None:
+    """Check spec files and list the cells they expand into."""
+    from kernwright.specs import load_files, load_specs
+
+    workspace = _workspace()
+    found = load_files(files, workspace) if files else load_specs(workspace)
+    rows = [
+        {
+            "file": str(spec_file.path),
+            "family": spec_file.spec.family,
+            "workload": workload.label(),
+            "candidates": [candidate.name for candidate in spec_file.spec.candidates],
+            "archs": list(spec_file.spec.control.arch),
+        }
+        for spec_file in found
+        for workload in spec_file.spec.workloads()
+    ]
+    if json:
+        return console.print_json(rows)
+    table = [
+        (Path(str(row["file"])).name, row["workload"], ", ".join(row["candidates"]), ", ".join(row["archs"]))
+        for row in rows
+    ]
+    return console.print_table("Valid spec files", ("file", "workload", "candidates", "targets"), table)
+
+
+@app.command()
+def schema(family: Annotated[str, typer.Argument(help="Name of a family.")]) -> None:
+    """Print the JSON Schema of a family's spec files; `generate` keeps the committed ones up to date."""
+    from kernwright.specs import schema_text
+
+    console.say(schema_text(family, _workspace()).rstrip("\n"))
+
+
+@app.command()
+def generate(
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; fail with a diff on drift.")] = False,
+    json: Json = False,
+) -> None:
+    """Render the kernels and the dispatch module that the spec files ask for."""
+    from kernwright.generator import check_generation, write_generation
+
+    generation = _generation()
+    if check:
+        difference = check_generation(generation)
+        if difference:
+            console.say(difference.rstrip("\n"))
+            console.complain("generated files differ from their spec files; run `kernwright generate`")
+            raise typer.Exit(1)
+        return console.say(f"{len(generation.files)} generated files are up to date")
+    emission = write_generation(generation)
+    if json:
+        changes = {"written": emission.written, "removed": emission.removed, "unchanged": emission.unchanged}
+        return console.print_json(changes)
+    for name in emission.written:
+        console.say(f"wrote {name}")
+    for name in emission.removed:
+        console.say(f"removed {name}")
+    return console.say(f"{emission.unchanged} files were up to date")
+
+
+@app.command()
+def compile(  # noqa: A001
+    workloads: Workloads = [],  # noqa: B006
+    arch: Arch = [],  # noqa: B006
+    candidate: Annotated[list[str], typer.Option(help="Only this candidate; repeat for several.")] = [],  # noqa: B006
+    jobs: Jobs = os.cpu_count() or 1,
+    scheduler: Scheduler = "",
+    json: Json = False,
+) -> None:
+    """Compile what the spec files ask for, without a GPU, and hold it against budgets and expectations."""
+    report = _compile(_generation(), workloads, arch, candidate, jobs, scheduler, quiet=json)
+    _show_build(report, json)
+
+
+@app.command()
+def build(
+    arch: Arch = [],  # noqa: B006
+    jobs: Jobs = os.cpu_count() or 1,
+    scheduler: Scheduler = "",
+    json: Json = False,
+) -> None:
+    """Validate, generate and compile the whole workspace."""
+    from kernwright.generator import write_generation
+
+    generation = _generation()
+    write_generation(generation)
+    report = _compile(generation, [], arch, [], jobs, scheduler, quiet=json)
+    _show_build(report, json)
+
+
+@app.command()
+def explain(
+    workload: Annotated[str, typer.Argument(help="A spec name or a short form, e.g. sm70-fp16-hc4-h2560-n1.")],
+    arch: Arch = [],  # noqa: B006
+    tokens: Annotated[int | None, typer.Option(help="Number of tokens of the call.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Storage dtype of the call's tensors.")] = None,
+    kind: Annotated[str, typer.Option(help="Kind of the op.")] = "boundary",
+    policy: Annotated[str | None, typer.Option(help="measured, verified, control or reference.")] = None,
+    json: Json = False,
+) -> None:
+    """Say which candidate a shape is dispatched to, and the reason for every candidate."""
+    from kernwright.evidence.explain import Question, answer
+    from kernwright.specs import load_specs
+
+    workspace = _workspace()
+    question = Question(workload, tuple(arch), tokens, dtype, kind, policy)
+    answers = answer(question, workspace, load_specs(workspace))
+    if json:
+        documents = [explanation.to_json() for explanation in answers]
+        return console.print_json(documents[0] if len(documents) == 1 else documents)
+    return console.say("\n".join(str(explanation) for explanation in answers))
+
+
+@app.command()
+def doctor(json: Json = False) -> None:
+    """Say what this machine can compile and run, and what to install for the rest."""
+    from kernwright.runtime.doctor import can_compile, examine
+
+    findings = examine()
+    if json:
+        console.print_json([finding.to_json() for finding in findings])
+    else:
+        rows = [(finding.what, finding.status, finding.found, finding.remedy) for finding in findings]
+        console.print_table("This machine", ("what", "status", "found", "remedy"), rows)
+    if not can_compile(findings):
+        raise typer.Exit(3)
+
+
+@app.command()
+def cache(
+    clear: Annotated[bool, typer.Option("--clear", help="Delete every entry of this cache format.")] = False,
+    json: Json = False,
+) -> None:
+    """List or clear the cubin cache."""
+    from kernwright.compiler.cache import default_cache, default_folder
+
+    if clear:
+        return console.say(f"deleted {default_cache().clear()} entries of {default_folder()}")
+    entries = default_cache().entries()
+    if json:
+        return console.print_json([entry.to_json() for entry in entries])
+    size = sum(entry.size for entry in entries)
+    return console.say(f"{len(entries)} entries, {size / 1e6:.1f} MB, in {default_folder()}")
+
+
+def _workspace() -> Workspace:
+    from kernwright.specs import find_workspace
+
+    workspace = find_workspace()
+    if not workspace.is_library:
+        sys.path.insert(0, str(workspace.root))  # where a workspace's own families are imported from
+    return workspace
+
+
+def _generation() -> Generation:
+    from kernwright.generator import plan_generation
+
+    return plan_generation(_workspace())
+
+
+def _compile(
+    generation: Generation,
+    workloads: list[str],
+    archs: list[str],
+    candidates: list[str],
+    jobs: int,
+    scheduler: str,
+    *,
+    quiet: bool,
+) -> BuildReport:
+    from kernwright.generator import builds, compile_builds
+    from kernwright.generator.build import remote_executor
+
+    selected = builds(generation, archs=archs, workloads=workloads, candidates=candidates)
+    with console.progress("compiling", len(selected), quiet=quiet) as advance, remote_executor(scheduler) as executor:
+        return compile_builds(selected, workers=jobs, executor=executor, on_done=advance)
+
+
+def _show_build(report: BuildReport, json: bool) -> None:
+    if json:
+        console.print_json(report.to_json())
+    else:
+        columns = ("workload", "candidate", "kernel", "arch", "registers", "shared", "stack", "spills", "cached")
+        rows = [
+            (k.workload, k.candidate, k.kernel, k.arch, k.registers, k.shared_bytes, k.stack_bytes, k.spill_bytes, k.cached)
+            for k in report.kernels
+        ]
+        console.print_table("Compiled kernels (registers a thread, bytes)", columns, rows)
+    for note in report.notes:
+        console.complain(f"note: {note}")
+    for failure in report.failures:
+        console.complain(f"failed: {failure}")
+    if report.failures:
+        raise typer.Exit(1)
+
+
+def exit_status(error: Exception) -> int | None:
+    """The exit status that stands for an error with a sentence for people; None for a bug."""
+    from kernwright.compiler.toolchain import ArchUnsupported, ToolchainMissing
+    from kernwright.generator import NotGenerated, ScheduleError
+    from kernwright.specs import SpecError
+
+    if isinstance(error, NotGenerated | ToolchainMissing | ArchUnsupported):
+        return 3
+    if isinstance(error, SpecError | ScheduleError | ValueError | OSError):
+        return 2
+    return None
+
+
+def main() -> None:
+    """Run the command line; an expected error is its sentence on standard error, never a traceback."""
+    try:
+        app()
+    except Exception as error:
+        status = exit_status(error)
+        if status is None:
+            raise
+        console.complain(str(error))
+        sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

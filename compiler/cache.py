@@ -1,0 +1,229 @@
+"""Compiled kernels on the disk, one file an entry, shared by all processes of a user.
+
+An entry is `<digest of the rest>\\n<metadata as one line of JSON>\\n<bytes>`, so that whatever was torn,
+truncated or flipped is noticed when it is read; a broken entry counts as none. Every format version has a
+folder of its own and doesn't see the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .artifact import Artifact, Kind, digest
+from .resources import Resources
+from .toolchain import Toolchain
+
+FORMAT = 1
+"""Version of the layout of an entry."""
+
+_SUFFIX = ".entry"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """One line of `kernwright cache list`."""
+
+    key: str
+    size: int
+    """Bytes on the disk."""
+    artifact: Artifact | None
+    """None if the entry is broken; it will be compiled again when it is asked for."""
+
+
+class Cache:
+    """Artifacts by key. A folder that can't be written costs one warning and the entries' lasting."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """`folder` is `default_folder()` unless given; nothing is created before the first entry is."""
+        self.folder = folder if folder is not None else default_folder()
+        self._entries = self.folder / f"v{FORMAT}"
+        self._memory: dict[str, Artifact] = {}
+        self._warned = False
+
+    @property
+    def lasting(self) -> bool:
+        """False once the folder has turned out not to be writable."""
+        return not self._warned
+
+    def get(self, key: str) -> Artifact | None:
+        """The artifact stored under `key`, verified; None if there is none or it is broken."""
+        if key in self._memory:
+            return self._memory[key].found()
+        try:
+            stored = self._path(key).read_bytes()
+        except OSError:
+            return None
+        artifact = _decode(key, stored)
+        if artifact is None:
+            logger.info("The cache entry %s is damaged; its kernel is compiled again.", self._path(key))
+        return artifact
+
+    def put(self, key: str, artifact: Artifact) -> None:
+        """Store `artifact`: on the disk, or in memory if the folder can't be written."""
+        try:
+            _write(self._path(key), _encode(key, artifact))
+        except OSError as error:
+            self._keep_in_memory(error)
+            self._memory[key] = artifact
+
+    def fetch(self, key: str, make: Callable[[], Artifact]) -> Artifact:
+        """The stored artifact, or else what `make` gives, stored; one `make` a key over all processes.
+
+        What `make` raises is passed on, and nothing is stored.
+        """
+        stored = self.get(key)
+        if stored is not None:
+            return stored
+        with self._locked(key):
+            stored = self.get(key)  # somebody may have made it while we waited
+            if stored is not None:
+                return stored
+            made = make()
+            self.put(key, made)
+            return made
+
+    def entries(self) -> list[CacheEntry]:
+        """All entries of this format version, by key."""
+        listed = []
+        for path in sorted(self._entries.glob(f"*{_SUFFIX}")):
+            with contextlib.suppress(FileNotFoundError):  # another process may clear the cache meanwhile
+                stored = path.read_bytes()
+                listed.append(CacheEntry(path.stem, len(stored), _decode(path.stem, stored)))
+        return listed
+
+    def clear(self) -> int:
+        """Remove all entries of this format version, and what interrupted writes left; how many entries."""
+        removed = 0
+        for path in self._entries.glob("*"):
+            if path.is_file():
+                path.unlink(missing_ok=True)
+                removed += path.suffix == _SUFFIX
+        self._memory.clear()
+        return removed
+
+    def _path(self, key: str) -> Path:
+        return self._entries / f"{key}{_SUFFIX}"
+
+    @contextlib.contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        """Hold the lock of `key`. 256 locks serve all keys, so that lock files don't pile up."""
+        from filelock import FileLock  # only a miss needs it
+
+        lock = FileLock(self._entries / "locks" / f"{key[:2]}.lock")
+        try:
+            (self._entries / "locks").mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except (OSError, NotImplementedError) as error:  # the latter: a file system without locks
+            self._keep_in_memory(error)
+            yield
+            return
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _keep_in_memory(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "The kernel cache %s can't be written (%s). Compiled kernels are kept in memory, and the "
+                "next process compiles them again; set KERNWRIGHT_CACHE_DIR to a folder that can be written.",
+                self.folder,
+                error,
+            )
+
+
+def default_folder() -> Path:
+    """`KERNWRIGHT_CACHE_DIR`, or else the user's cache folder of this platform."""
+    named = os.environ.get("KERNWRIGHT_CACHE_DIR")
+    if named:
+        return Path(named)
+    from platformdirs import user_cache_path
+
+    return user_cache_path("kernwright", appauthor=False)
+
+
+def default_cache() -> Cache:
+    """The process's cache at `default_folder()`: one object, so that one warning is one warning."""
+    return _cache_at(default_folder())
+
+
+@functools.cache
+def _cache_at(folder: Path) -> Cache:
+    return Cache(folder)
+
+
+def cache_key(
+    source: str, *, file_name: str, arch: str, kind: Kind, flags: Sequence[str], toolchain: Toolchain
+) -> str:
+    """SHA-256 over everything that decides the artifact's bytes.
+
+    The file name is among it because `-lineinfo` writes it into the cubin.
+    """
+    parts = [source, file_name, arch, kind, *flags, toolchain.identity]
+    total = hashlib.sha256()
+    for part in parts:
+        text = part.encode()
+        total.update(f"{len(text)}\0".encode())
+        total.update(text)
+    return total.hexdigest()
+
+
+def _encode(key: str, artifact: Artifact) -> bytes:
+    about = {
+        "key": key,
+        "arch": artifact.arch,
+        "kind": artifact.kind,
+        "source_sha256": artifact.source_sha256,
+        "sha256": artifact.sha256,
+        "kernels": {symbol: asdict(used) for symbol, used in artifact.kernels.items()},
+        "seconds": artifact.seconds,
+    }
+    rest = json.dumps(about).encode() + b"\n" + artifact.data
+    return digest(rest).encode() + b"\n" + rest
+
+
+def _decode(key: str, stored: bytes) -> Artifact | None:
+    expected, _, rest = stored.partition(b"\n")
+    if digest(rest).encode() != expected:
+        return None
+    line, _, data = rest.partition(b"\n")
+    about = json.loads(line)
+    if about["key"] != key:
+        return None
+    return Artifact(
+        arch=about["arch"],
+        kind=about["kind"],
+        source_sha256=about["source_sha256"],
+        sha256=about["sha256"],
+        data=data,
+        kernels={symbol: Resources(**used) for symbol, used in about["kernels"].items()},
+        cached=True,
+        seconds=about["seconds"],
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write so that `path` holds all of `content` or what it held before, whenever the machine stops."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

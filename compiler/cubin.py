@@ -1,0 +1,60 @@
+"""Cubins as CuPy hands them over, made whole again.
+
+CuPy's `getCUBIN` strips a trailing NUL that a cubin doesn't have, so that its last byte is lost. The driver
+loads such a file all the same, but `nvdisasm` and `cuobjdump` call it an invalid ELF.
+"""
+
+from __future__ import annotations
+
+import struct
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
+_SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
+_NOBITS = 8
+"""Type of a section that takes no room in the file."""
+
+
+class CubinInvalid(ValueError):
+    """The bytes aren't an ELF file, or one that lacks more than its last byte."""
+
+
+def repair(data: bytes) -> bytes:
+    """The cubin with the zero byte that CuPy stripped; a whole cubin is returned as it is.
+
+    Raises:
+        CubinInvalid: not a 64-bit little-endian ELF, or more than its last byte is missing.
+    """
+    if len(data) < _HEADER.size or data[:6] != b"\x7fELF\x02\x01":
+        raise CubinInvalid(
+            f"NVRTC's output of {len(data)} bytes doesn't start as a 64-bit ELF file, so it isn't a cubin."
+        )
+    whole = data + b"\0"
+    end = _end(whole)
+    if end > len(whole):
+        raise CubinInvalid(
+            f"The cubin is {len(data)} bytes long but its ELF headers reach to byte {end}; it was cut short."
+        )
+    return whole if end == len(whole) else data
+
+
+def _end(data: bytes) -> int:
+    """Where the last thing that the ELF headers speak of ends, in bytes from the start of the file."""
+    (_, _, _, _, _, segments_at, sections_at, _, size, segment_size, segments, section_size, sections, _) = (
+        _HEADER.unpack_from(data)
+    )
+    end: int = max(size, segments_at + segments * segment_size, sections_at + sections * section_size)
+    if end > len(data):
+        return end
+    for index in range(segments):
+        _, _, offset, _, _, file_size, _, _ = _PROGRAM_HEADER.unpack_from(
+            data, segments_at + index * segment_size
+        )
+        end = max(end, offset + file_size)
+    for index in range(sections):
+        _, kind, _, _, offset, file_size, *_ = _SECTION_HEADER.unpack_from(
+            data, sections_at + index * section_size
+        )
+        if kind != _NOBITS:
+            end = max(end, offset + file_size)
+    return end

@@ -1,0 +1,56 @@
+"""What the commands print: tables and progress for people, JSON for programs. The one place that prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+def print_json(data: object) -> None:
+    """Plain JSON on standard output."""
+    sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
+
+
+def say(text: str) -> None:
+    """A line on standard output, as it is."""
+    sys.stdout.write(text + "\n")
+
+
+def complain(text: str) -> None:
+    """A line on standard error."""
+    sys.stderr.write(text + "\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """A table for people; numbers are right-aligned. Piped output is never cut to a terminal's width."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", header_style="bold")
+    for index, column in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    console = Console()
+    if not console.is_terminal:
+        console.width = 200
+    console.print(table)
+
+
+@contextmanager
+def progress(task: str, total: int, *, quiet: bool) -> Iterator[Callable[[], None]]:
+    """A progress bar on standard error; gives the function that advances it by one."""
+    if quiet or not sys.stderr.isatty() or not total:
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        handle = bar.add_task(task, total=total)
+        yield lambda: bar.advance(handle)

@@ -1,0 +1,1 @@
+"""Written by `kernwright generate`; see manifest.json."""

@@ -1,0 +1,234 @@
+"""Compiling what was generated, and holding the result against each candidate's budget and expectations."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..compiler.artifact import Artifact
+from ..compiler.cache import Cache
+from ..compiler.compile import Job, compile_all
+from ..compiler.disassembly import Skipped, instruction_counts, unmet
+from ..compiler.resources import over_budget
+from ..specs import Selection, select
+from .generate import Generation
+from .sources import GeneratedCandidate, GeneratedWorkload, Source
+
+
+@dataclass(frozen=True)
+class Build:
+    """One source to compile, with what it belongs to."""
+
+    workload: GeneratedWorkload
+    candidate: GeneratedCandidate
+    source: Source
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return (
+            f"{self.workload.spec} {self.workload.workload.label()}, candidate {self.candidate.candidate.name}, "
+            f"{self.source.arch}"
+        )
+
+    @property
+    def job(self) -> Job:
+        """What the compiler needs of it."""
+        return Job(self.source.text, self.source.path, self.source.arch)
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """Resources of one compiled kernel."""
+
+    workload: str
+    candidate: str
+    kernel: str
+    arch: str
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_bytes: int
+    source_sha256: str
+    cubin_sha256: str
+    cached: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """Outcome of a compile run: a row a kernel, sentences for what failed and for what wasn't checked."""
+
+    kernels: tuple[KernelReport, ...]
+    failures: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The rows as plain data."""
+        return [asdict(kernel) for kernel in self.kernels]
+
+
+class NothingSelected(ValueError):
+    """A filter names something that no spec file asks for."""
+
+
+def builds(
+    generation: Generation,
+    *,
+    archs: Collection[str] = (),
+    workloads: Collection[str] = (),
+    candidates: Collection[str] = (),
+) -> list[Build]:
+    """The sources to compile; each filter that is empty admits everything.
+
+    Args:
+        archs: architectures, `sm_90`.
+        workloads: spec names, or short forms of single workloads (whose target is a filter too).
+        candidates: names.
+
+    Raises:
+        NothingSelected: an architecture or candidate that nothing was generated for.
+        ShortFormError: a workload that there isn't.
+    """
+    found = [
+        Build(workload, candidate, source)
+        for workload in generation.workloads
+        for candidate in workload.candidates
+        for source in candidate.sources
+    ]
+    _check_names("architecture", archs, {build.source.arch for build in found})
+    _check_names("candidate", candidates, {build.candidate.candidate.name for build in found})
+    selections = [select(text, generation.specs) for text in workloads]
+    return [
+        build
+        for build in found
+        if (not archs or build.source.arch in archs)
+        and (not candidates or build.candidate.candidate.name in candidates)
+        and (not selections or any(_selected(selection, build) for selection in selections))
+    ]
+
+
+def _selected(selection: Selection, build: Build) -> bool:
+    return (
+        selection.file.spec.name == build.workload.spec
+        and build.workload.workload.label() in {workload.label() for workload in selection.workloads}
+        and selection.arch in (None, build.source.arch)
+    )
+
+
+def _check_names(what: str, wanted: Collection[str], known: Collection[str]) -> None:
+    for name in wanted:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise NothingSelected(
+                f"no spec file asks for {what} {name}; there are {', '.join(sorted(known))}{hint}"
+            )
+
+
+class SchedulerMissing(Exception):
+    """A Dask scheduler was named, but Dask's client isn't installed."""
+
+
+@contextmanager
+def remote_executor(address: str) -> Iterator[Executor | None]:
+    """An executor on the Dask cluster at `address`; None where no address is given.
+
+    Raises:
+        SchedulerMissing: Dask isn't installed here.
+        OSError: nobody answers at `address`.
+    """
+    if not address:
+        yield None
+        return
+    try:
+        from distributed import Client
+    except ImportError:
+        raise SchedulerMissing(
+            "compiling on a cluster needs Dask's client: pip install 'kernwright[cluster]'"
+        ) from None
+    with Client(address) as client:
+        yield client.get_executor()
+
+
+def compile_builds(
+    selected: list[Build],
+    *,
+    workers: int,
+    executor: Executor | None = None,
+    cache: Cache | None = None,
+    on_done: Callable[[], None] = lambda: None,
+) -> BuildReport:
+    """Compile, then check budgets and expectations; failures are collected, not raised.
+
+    Raises:
+        ToolchainMissing, ArchUnsupported: nothing can be compiled here for what was asked.
+    """
+    results = compile_all(
+        [build.job for build in selected],
+        executor=executor,
+        workers=workers,
+        cache=cache,
+        on_done=lambda _job, _result: on_done(),
+    )
+    kernels: list[KernelReport] = []
+    failures: list[str] = []
+    notes: list[str] = []
+    for build, result in zip(selected, results, strict=True):
+        if isinstance(result, Exception):
+            failures.append(f"{build.name}: {result}")
+            continue
+        kernels.extend(_kernel_reports(build, result))
+        failures.extend(f"{build.name}: {problem}" for problem in _over_budget(build, result))
+        unmet_here, note = _unmet_expectations(build, result)
+        failures.extend(f"{build.name}: {problem}" for problem in unmet_here)
+        if note and note not in notes:
+            notes.append(note)
+    return BuildReport(tuple(kernels), tuple(failures), tuple(notes))
+
+
+def _kernel_reports(build: Build, artifact: Artifact) -> Iterator[KernelReport]:
+    for kernel, symbol in build.candidate.symbols.items():
+        used = artifact.kernels[symbol]
+        yield KernelReport(
+            workload=f"{build.workload.spec}/{build.workload.workload.label()}",
+            candidate=build.candidate.candidate.name,
+            kernel=kernel,
+            arch=build.source.arch,
+            registers=used.registers,
+            shared_bytes=used.shared_bytes,
+            stack_bytes=used.stack_bytes,
+            spill_bytes=used.spill_bytes,
+            source_sha256=build.source.sha256,
+            cubin_sha256=artifact.sha256,
+            cached=artifact.cached,
+            seconds=artifact.seconds,
+        )
+
+
+def _over_budget(build: Build, artifact: Artifact) -> Iterator[str]:
+    for kernel, symbol in build.candidate.symbols.items():
+        budget = build.candidate.candidate.budget_for(kernel)
+        yield from over_budget({kernel: artifact.kernels[symbol]}, budget)
+
+
+def _unmet_expectations(build: Build, artifact: Artifact) -> tuple[list[str], str]:
+    """Sentences for unmet expectations, and a note if this machine can't read the machine code."""
+    expectations = {
+        kernel: build.candidate.candidate.expect_for(kernel) for kernel in build.candidate.symbols
+    }
+    if not any(expectations.values()):
+        return [], ""
+    counts = instruction_counts(artifact.data, build.source.arch)
+    if isinstance(counts, Skipped):
+        return [], f"expectations of {build.source.arch} machine code were not checked: {counts.reason}"
+    problems = [
+        problem
+        for kernel, expected in expectations.items()
+        for problem in unmet({kernel: counts[build.candidate.symbols[kernel]]}, expected)
+    ]
+    return problems, ""

@@ -1,0 +1,80 @@
+"""The generated dispatch module: the table as data, one function per op."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment
+
+from ..ledger import Record
+from ..specs import Family, Workspace
+from .environment import render
+from .sources import GeneratedWorkload
+
+FORMAT = 1
+"""Version of the table's data model; `runtime.table.FORMAT` must agree, and a test holds them together."""
+
+EXPORTS = ("explain", "policy", "stats", "warm_up")
+
+
+@dataclass(frozen=True)
+class DispatchRecord:
+    """A ledger record as the dispatch table carries it."""
+
+    record: Record
+    source: str
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.record, name)
+
+
+@dataclass(frozen=True)
+class ReferenceModule:
+    """Where a family's op and reference are imported from."""
+
+    name: str
+    package: str
+    module: str
+
+
+def dispatch_text(
+    environment: Environment, workspace: Workspace, workloads: list[GeneratedWorkload], records: list[Record]
+) -> str:
+    """Render `dispatch.py` for what was generated and what the ledger knows about it."""
+    families = {entry.family.name: entry.family for entry in workloads}
+    entries = [_entry(entry, records) for entry in workloads]
+    environment.filters["py"] = repr
+    return render(
+        environment.get_template("dispatch.py.j2"),
+        {
+            "title": "kernwright's library" if workspace.is_library else workspace.root.name,
+            "runtime": "..runtime" if workspace.is_library else "kernwright.runtime",
+            "format": FORMAT,
+            "families": [_reference(family, workspace) for family in families.values()],
+            "workloads": entries,
+            "exports": sorted([*EXPORTS, *families]),
+        },
+    )
+
+
+def _entry(entry: GeneratedWorkload, records: list[Record]) -> dict[str, Any]:
+    return {
+        "family": entry.family.name,
+        "spec": entry.spec,
+        "workload": entry.workload,
+        "candidates": entry.candidates,
+        "trees": {name: (t.segments, t.lanes, t.chunk) for name, t in entry.workload.trees().items()},
+        "records": [
+            record
+            for record in records
+            if record.spec == entry.spec and record.workload == entry.workload.label()
+        ],
+    }
+
+
+def _reference(family: Family, workspace: Workspace) -> ReferenceModule:
+    package, _, module = family.reference_module.rpartition(".")
+    if workspace.is_library and package.startswith("kernwright."):
+        package = ".." + package.removeprefix("kernwright.")
+    return ReferenceModule(family.name, package, module)

@@ -1,0 +1,101 @@
+"""Writing the output: whole files only, unchanged ones untouched, nothing deleted that isn't ours."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock
+
+from .manifest import NAME, listed_files
+
+
+@dataclass(frozen=True)
+class Emission:
+    """What a run of the generator changed, as paths relative to the folder."""
+
+    written: tuple[str, ...]
+    removed: tuple[str, ...]
+    unchanged: int
+
+
+def emit(folder: Path, files: Mapping[str, str]) -> Emission:
+    """Make `folder` hold exactly `files`, as far as its manifest owns what is there.
+
+    The manifest goes last, so that a run that was cut short is repeated by the next one. Two runs at once
+    wait for each other.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / ".lock"):
+        obsolete = [name for name in listed_files(folder) if name not in files]
+        written = write_files(folder, files)
+        removed = tuple(name for name in obsolete if _remove(folder, name))
+    return Emission(written, removed, len(files) - len(written))
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> tuple[str, ...]:
+    """Write the files whose text differs: to a temporary folder beside them, synced, then renamed."""
+    changed = [name for name, text in files.items() if _read(folder / name) != text]
+    changed.sort(key=lambda name: name == NAME)
+    if not changed:
+        return ()
+    folder.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=folder))
+    try:
+        for name in changed:
+            _write_synced(staging / name, files[name])
+        for name in changed:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (staging / name).replace(folder / name)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return tuple(changed)
+
+
+def drift(folder: Path, files: Mapping[str, str]) -> str:
+    """Unified diff from what `folder` holds to `files`; empty if nothing drifted."""
+    wanted: dict[str, str | None] = {name: None for name in listed_files(folder)}
+    wanted.update(files)
+    return "".join(_diff(f"{folder.name}/{name}", _read(folder / name), text) for name, text in wanted.items())
+
+
+def _diff(name: str, found: str | None, wanted: str | None) -> str:
+    lines = difflib.unified_diff(
+        (found or "").splitlines(keepends=True),
+        (wanted or "").splitlines(keepends=True),
+        fromfile=f"found/{name}" if found is not None else "/dev/null",
+        tofile=f"wanted/{name}" if wanted is not None else "/dev/null",
+    )
+    return "".join(line if line.endswith("\n") else line + "\n" for line in lines)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+
+
+def _write_synced(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as stream:
+        stream.write(text.encode("utf-8"))
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def _remove(folder: Path, name: str) -> bool:
+    path = folder / name
+    if not path.is_file():
+        return False
+    path.unlink()
+    parent = path.parent
+    while parent != folder and not any(parent.iterdir()):
+        parent.rmdir()
+        parent = parent.parent
+    return True

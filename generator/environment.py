@@ -1,0 +1,56 @@
+"""The one Jinja environment: strict about names, byte-exact about white space."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import (
+    BaseLoader,
+    ChoiceLoader,
+    Environment,
+    FileSystemLoader,
+    PrefixLoader,
+    StrictUndefined,
+    Template,
+)
+
+from ..specs import Family, Workspace
+
+TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
+
+
+def make_loader(workspace: Workspace, families: dict[str, Family]) -> BaseLoader:
+    """Find `<family>/...` in that family's folder and everything else in the shared templates.
+
+    A workspace's own `templates/` folder is looked at first, so that a team can replace any part.
+    """
+    own = [workspace.templates] if workspace.templates is not None else []
+    by_family = {name: FileSystemLoader(family.templates) for name, family in families.items()}
+    return ChoiceLoader([FileSystemLoader([*own, TEMPLATES]), PrefixLoader(by_family)])
+
+
+def make_environment(workspace: Workspace, families: dict[str, Family]) -> Environment:
+    """Build the environment that renders a workspace's kernels and its dispatch module."""
+    return Environment(
+        loader=make_loader(workspace, families),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # the output is CUDA and Python; spec values reach it only through typed fields
+    )
+
+
+def tidy(text: str) -> str:
+    """Strip trailing blanks and fold runs of blank lines, which conditional blocks leave behind."""
+    lines: list[str] = []
+    for line in (line.rstrip() for line in text.splitlines()):
+        if line or (lines and lines[-1]):
+            lines.append(line)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def render(template: Template, context: dict[str, Any]) -> str:
+    """Render to tidy text."""
+    return tidy(template.render(context))

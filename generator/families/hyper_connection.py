@@ -1,0 +1,110 @@
+"""Hyper-connection schedules: from a candidate to kernels, launch geometry and buffers.
+
+Only the replicated route has templates. The sharded routes and routes for several tokens are valid
+specs that this toolkit doesn't generate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from ...specs import Candidate, RowTiling, Workload
+from ...specs.families.hyper_connection import HyperConnectionWorkload, Replicated
+from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
+from ..literals import float_literal
+
+STATIC_SHARED_LIMIT = 48 * 1024
+"""Bytes of static shared memory that a kernel may declare on every architecture."""
+
+
+def lower(workload: Workload, candidate: Candidate) -> Lowering:
+    """Lower a candidate of a hyper-connection workload.
+
+    Raises:
+        NotGenerated: a sharded route, or more than one token.
+        ScheduleError: the staged rows don't fit into shared memory.
+    """
+    assert isinstance(workload, HyperConnectionWorkload)
+    if not isinstance(candidate, Replicated):
+        raise NotGenerated(
+            f"route {candidate.route} of candidate {candidate.name} is a valid schedule, but this version "
+            f"has no templates for it; it generates route replicated"
+        )
+    fields = workload.fields()
+    if fields["tokens"] != (1, 1):
+        low, high = fields["tokens"]
+        raise NotGenerated(
+            f"tokens is {low} to {high}; this version generates route replicated for tokens = 1 only"
+        )
+    return _lower_replicated(workload, candidate)
+
+
+def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) -> Lowering:
+    fields, trees = workload.fields(), workload.trees()
+    branches, hidden, low_rank = int(fields["branches"]), int(fields["hidden"]), int(fields["low_rank"])
+    state = branches * hidden
+    tilings = {kernel: candidate.tiling(workload, kernel) for kernel in ("down", "down_final", "up_mix")}
+    _check_shared_memory(candidate, tilings["up_mix"], branches, low_rank)
+
+    norm = TreeShape.of(trees["norm"], hidden)
+    norm_threads = max(norm.lanes, 32)  # a butterfly needs whole warps
+    constants: dict[str, Any] = {
+        "dtype": fields["dtype"],
+        "branches": branches,
+        "hidden": hidden,
+        "low_rank": low_rank,
+        "eps": float_literal(float(fields["eps"])),
+        "branches_power_of_two": branches & (branches - 1) == 0,
+        "inverse_branches": float_literal(1.0 / branches),
+        "per_branch": fields["norm_weight"] == "per_branch",
+        "early_norm_weight": candidate.early_norm_weight,
+        "l1_bypass": candidate.l1_bypass,
+        "norm": {**asdict(norm), "threads": norm_threads},
+        "down_tree": TreeShape.of(trees["down"], state),
+        "up_tree": TreeShape.of(trees["up"], low_rank),
+        "tilings": tilings,
+    }
+
+    def per_branch_launch(*args: str) -> KernelLaunch:
+        return KernelLaunch(grid=(branches, 1, 1), block=(norm_threads, 1, 1), args=args)
+
+    def row_launch(kernel: str, *args: str) -> KernelLaunch:
+        tiling = tilings[kernel]
+        return KernelLaunch(grid=(tiling.ctas, 1, 1), block=(tiling.threads, 1, 1), args=args)
+
+    return Lowering(
+        template="hyper_connection/replicated.cu.j2",
+        constants=constants,
+        kernels={
+            "combine_norm": per_branch_launch("residual", "block", "injection", "norm_weight", "x", "y"),
+            "norm": per_branch_launch("residual", "norm_weight", "y"),
+            "combine": per_branch_launch("residual", "block", "injection", "x"),
+            "down": row_launch("down", "y", "down_weight", "lora", "injection_out"),
+            "down_final": row_launch("down_final", "y", "down_weight", "lora"),
+            "up_mix": row_launch("up_mix", "lora", "up_weight", "y", "block_input"),
+        },
+        steps={
+            "boundary": ("combine_norm", "down", "up_mix"),
+            "first": ("norm", "down", "up_mix"),
+            "combine": ("combine",),
+            "final": ("combine_norm", "down_final", "up_mix"),
+        },
+        scratch={
+            "x": ((1, state), str(fields["dtype"])),
+            "y": ((1, state), str(fields["dtype"])),
+            "lora": ((1, low_rank), str(fields["dtype"])),
+        },
+    )
+
+
+def _check_shared_memory(candidate: Replicated, tiling: RowTiling, branches: int, low_rank: int) -> None:
+    if not tiling.staged:
+        return
+    needed = tiling.rows_per_cta * branches * low_rank * 2
+    if needed > STATIC_SHARED_LIMIT:
+        raise ScheduleError(
+            f"candidate {candidate.name} stages {tiling.rows_per_cta} hidden coordinates x {branches} branches "
+            f"of up_weight in {needed} bytes of shared memory; {STATIC_SHARED_LIMIT} are allowed: lower "
+            f"up_mix.rows_per_cta or up_mix.load_bytes"
+        )

@@ -1,0 +1,68 @@
+"""`generated/manifest.json`: what the generator wrote, so that it knows what it may delete."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..version import VERSION
+from .sources import GeneratedWorkload
+
+NAME = "manifest.json"
+FORMAT = 1
+
+
+class ManifestInvalid(ValueError):
+    """The manifest can't be trusted; nothing is deleted on its word."""
+
+
+def manifest_text(files: dict[str, str], workloads: list[GeneratedWorkload]) -> str:
+    """The manifest of `files` (path -> SHA-256) and of what was generated for each workload.
+
+    Nothing that depends on the installed toolkit or on the machine enters.
+    """
+    entries = [
+        {
+            "spec": generated.spec,
+            "family": generated.family.name,
+            "workload": generated.workload.label(),
+            "candidate": candidate.candidate.name,
+            "route": candidate.candidate.route,
+            "arch": source.arch,
+            "identity": source.identity,
+            "source": source.path,
+            "source_sha256": source.sha256,
+            "kernels": sorted(candidate.symbols.values()),
+        }
+        for generated in workloads
+        for candidate in generated.candidates
+        for source in candidate.sources
+    ]
+    document = {"format": FORMAT, "kernwright": VERSION, "files": files, "sources": entries}
+    return json.dumps(document, indent=1) + "\n"
+
+
+def listed_files(folder: Path) -> list[str]:
+    """Paths that the folder's manifest lists; none where there is no manifest.
+
+    Raises:
+        ManifestInvalid: the file is there but isn't a manifest of this format, or it lists a path outside
+            its folder: then nothing may be deleted on its word.
+    """
+    path = folder / NAME
+    try:
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ManifestInvalid(f"{path} can't be read ({error}); restore it, or delete the folder {folder}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        found = document.get("format") if isinstance(document, dict) else type(document).__name__
+        raise ManifestInvalid(f"{path} has format {found}; this version reads {FORMAT}: delete the folder {folder}")
+    files = [str(name) for name in document.get("files", {})]
+    root = folder.resolve()
+    for name in files:
+        if not (root / name).resolve().is_relative_to(root):
+            raise ManifestInvalid(f"{path} lists {name}, which is outside its folder; nothing was deleted")
+    return files

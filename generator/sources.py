@@ -1,0 +1,124 @@
+"""From a spec file to the text of its kernels: one `.cu` a candidate and architecture."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from jinja2 import Environment
+
+from ..specs import Candidate, External, Family, Spec, SpecFile, Workload, digest
+from .environment import render
+from .lowering import Lowering, Schedule
+
+
+@dataclass(frozen=True)
+class Source:
+    """The generated text of one candidate on one architecture."""
+
+    path: str
+    """Relative to the generated folder, with forward slashes."""
+    text: str
+    arch: str
+    identity: str
+    """Digest of canonical (workload, candidate, target)."""
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the text: the source's identity in the ledger and in the cubin cache."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class GeneratedCandidate:
+    """A candidate with its kernels, launches and sources by architecture."""
+
+    candidate: Candidate
+    lowering: Lowering
+    symbols: Mapping[str, str]
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class GeneratedWorkload:
+    """One concrete workload with all its candidates, the control first."""
+
+    spec: str
+    workload: Workload
+    family: Family
+    candidates: tuple[GeneratedCandidate, ...]
+
+
+def generate_workloads(
+    environment: Environment, spec_file: SpecFile, family: Family
+) -> Iterator[GeneratedWorkload]:
+    """Render every candidate of a spec file on every architecture it lists.
+
+    Raises:
+        NotGenerated: a route or option that this version has no templates for.
+        ScheduleError: a schedule that can't be built as asked.
+    """
+    schedule = cast(Schedule, importlib.import_module(family.schedule_module))
+    spec = spec_file.spec
+    for workload in spec.workloads():
+        candidates = tuple(
+            _generate_candidate(environment, schedule, spec, workload, candidate)
+            for candidate in spec.candidates
+            if not isinstance(candidate, External)  # a team's own kernel: measured against, never generated
+        )
+        yield GeneratedWorkload(spec.name, workload, family, candidates)
+
+
+def _generate_candidate(
+    environment: Environment, schedule: Schedule, spec: Spec, workload: Workload, candidate: Candidate
+) -> GeneratedCandidate:
+    lowering = schedule.lower(workload, candidate)
+    template = environment.get_template(lowering.template)
+    # The candidate's name is in the symbol: a profiler then shows which one runs.
+    symbols = {kernel: f"{spec.family}_{kernel}_{candidate.name}" for kernel in lowering.kernels}
+    sources = []
+    for arch in candidate.arch:
+        identity = digest(spec.family, workload, candidate, arch)
+        context = {
+            **lowering.constants,
+            "symbols": symbols,
+            "family": spec.family,
+            "workload_label": workload.label(),
+            "candidate": candidate.name,
+            "route": candidate.route,
+            "arch": arch,
+            "spec": spec.name,
+            "digest": identity,
+            "description": describe(workload, candidate),
+        }
+        text = render(template, context)
+        path = f"{spec.family}/{spec.name}/{workload.label()}/{candidate.name}.{arch}.cu"
+        sources.append(Source(path, text, arch, identity))
+    return GeneratedCandidate(candidate, lowering, symbols, tuple(sources))
+
+
+def describe(workload: Workload, candidate: Candidate) -> list[str]:
+    """Comment lines that say what is computed and how, from typed fields only."""
+    trees = ", ".join(
+        f"{name} [{tree.segments}, {tree.lanes}, {tree.chunk}]" for name, tree in workload.trees().items()
+    )
+    schedule = ", ".join(
+        f"{option} = {_plain(value)}"
+        for option, value in candidate.schedule().items()
+        if option not in ("name", "route")
+    )
+    fields = ", ".join(f"{name} = {_plain(value)}" for name, value in workload.fields().items())
+    return [f"workload: {fields}", f"trees (segments, lanes, chunk): {trees}", f"schedule: {schedule}"]
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {_plain(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, tuple) and len(value) == 2 and value[0] == value[1]:
+        return str(value[0])
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

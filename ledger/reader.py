@@ -1,0 +1,67 @@
+"""Reading the ledger: every record file of a folder, or a sentence for each thing that is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from ..specs.errors import Problem, SpecError, dotted
+from ..specs.messages import findings_of
+from .record import SCHEMA, Record
+
+
+def read_records(folder: Path) -> list[Record]:
+    """Read all `*.json` files below a folder, in the order of their paths; none if there is no folder.
+
+    Raises:
+        SpecError: with every problem of every file.
+    """
+    records: list[Record] = []
+    problems: list[Problem] = []
+    for path in sorted(folder.rglob("*.json")):
+        try:
+            records.append(read_record(path))
+        except SpecError as error:
+            problems += error.problems
+    if problems:
+        raise SpecError(problems)
+    return records
+
+
+def read_record(path: Path) -> Record:
+    """Read one record file.
+
+    Raises:
+        SpecError: it isn't JSON, was written for another version, or isn't a record.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise _broken(path, f"this isn't JSON: {error.msg}.", line=error.lineno) from None
+    except (UnicodeDecodeError, RecursionError, ValueError):
+        raise _broken(path, "this isn't a record: records are short JSON texts in UTF-8.") from None
+    except OSError as error:
+        raise _broken(path, f"can't read the file: {error.strerror}.") from None
+    if not isinstance(data, dict):
+        raise _broken(path, "this isn't a record: a record is a JSON object.")
+    version = data.get("schema_version")
+    if version != SCHEMA:
+        raise _broken(
+            path,
+            f"the record has schema version {version}; this toolkit reads {SCHEMA}. Measure again, "
+            "or use the toolkit that wrote it.",
+            key="schema_version",
+        )
+    try:
+        return Record.model_validate(data)
+    except ValidationError as error:
+        found = [
+            Problem(str(path), None, dotted(f.path), f.message) for f in findings_of(error, Record, data)
+        ]
+        raise SpecError(found) from None
+
+
+def _broken(path: Path, message: str, *, line: int | None = None, key: str = "") -> SpecError:
+    return SpecError([Problem(str(path), line, key, message)])

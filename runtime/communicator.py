@@ -1,0 +1,58 @@
+"""The owner rule in types: kernels that talk to peers run only on the communicator that owns their channel.
+
+A channel belongs to one spec instance, and the communicator that owns it advertises the version of its
+layout and what it can do. A capability that the owner lacks means unsupported, whatever else is loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+LAYOUT_VERSION = 1
+"""Version of the channels' layout that this toolkit's kernels are generated for."""
+
+
+class Communicator(Protocol):
+    """The ranks that work on one call, and the channels between them."""
+
+    @property
+    def rank(self) -> int:
+        """This process's rank, 0 to `world_size` - 1."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+
+    @property
+    def layout_version(self) -> int:
+        """Version of the layout of this communicator's channels."""
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What it can do, by the names that candidates ask for."""
+
+    def owns(self, channel: str) -> bool:
+        """Whether `channel` was made by this communicator."""
+
+
+def objection(needed: tuple[str, ...], channel: str, comm: Communicator | None) -> str | None:
+    """Why a candidate that needs the capabilities `needed` on `channel` can't run on `comm`, or None.
+
+    A candidate that needs nothing exchanges nothing, so it asks for no owner.
+    """
+    if not needed:
+        return None
+    if comm is None:
+        return f"it talks to peers over channel {channel}, which needs a communicator; none was given"
+    if not comm.owns(channel):
+        return f"the communicator doesn't own channel {channel}; only the one that made it may use it"
+    if comm.layout_version != LAYOUT_VERSION:
+        return (
+            f"the communicator that owns channel {channel} has layout version {comm.layout_version}; "
+            f"these kernels are generated for version {LAYOUT_VERSION}"
+        )
+    lacking = [name for name in needed if name not in comm.capabilities]
+    if lacking:
+        has = ", ".join(sorted(comm.capabilities)) or "none"
+        return f"the communicator that owns channel {channel} lacks capability {', '.join(lacking)}; it has {has}"
+    return None

@@ -1,0 +1,227 @@
+"""A bound dispatch table: selection, plans, explanations, statistics and warm-up of one dispatch module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from . import policy as policies
+from .communicator import Communicator
+from .device import Device, fake
+from .errors import FormatMismatch, LoadError, NotExact
+from .explanation import Explanation
+from .loader import load
+from .plan import Plan
+from .policy import Policy
+from .request import Operator, Request
+from .selection import Selection, select
+from .statistics import Statistics, Stats, refuse
+from .table import FORMAT, Candidate, FieldValue, Table, Workload
+
+T = TypeVar("T")
+
+
+def bind(table: Table) -> Dispatch:
+    """Make a table callable.
+
+    Raises:
+        FormatMismatch: the table was generated for another version of this runtime.
+    """
+    if table.format != FORMAT:
+        raise FormatMismatch(
+            f"the dispatch module has format version {table.format}; this runtime reads version {FORMAT}: "
+            "run `kernwright generate` with the installed version, or install the version that generated it"
+        )
+    return Dispatch(table)
+
+
+class Dispatch:
+    """What a generated dispatch module offers besides its ops."""
+
+    def __init__(self, table: Table) -> None:
+        """Hold the table; nothing is loaded or compiled before it is needed."""
+        self.table = table
+        self.statistics = Statistics()
+        self._operators: dict[str, Operator] = {}
+        self._unusable: dict[tuple[str, str], str] = {}
+
+    def register(self, operator: Operator) -> None:
+        """Make an op known, so that `explain`, `plan_for` and `warm_up` can speak of it by name."""
+        self._operators[operator.family] = operator
+
+    def policy(self, name: str) -> AbstractContextManager[None]:
+        """Dispatch under policy `name` inside a `with` block; see `runtime.policy`."""
+        return policies.policy(name)
+
+    def stats(self) -> Stats:
+        """Counts of dispatches and fallbacks since the module was loaded."""
+        return self.statistics.snapshot()
+
+    def select(
+        self, request: Request, device: Device, policy: Policy, comm: Communicator | None, exact: bool
+    ) -> Selection:
+        """Decide on a request, knowing which builds were found not to load here."""
+        return select(self.table, request, device, policy, comm, exact, self._unusable)
+
+    def resolve(
+        self, request: Request, device: Device, policy: Policy, comm: Communicator | None, exact: bool
+    ) -> tuple[Selection, Plan | None]:
+        """Decide on a call and load what was chosen; None means that the torch reference serves it.
+
+        Raises:
+            Unsupported: no kernel serves it, and `KERNWRIGHT_STRICT=1`.
+            NotExact: `exact` was asked for, and only a tolerance is on offer.
+            NotWarm: a kernel would have to be loaded inside a graph capture.
+        """
+        selection, plan = self._settle(request, device, policy, comm, exact)
+        if selection.fallback is not None and policies.strict():
+            raise refuse(selection)
+        if exact and plan is None and selection.contract != "exact":
+            raise NotExact(
+                f"exact=True was asked for, and {request.family} {request.label} (kind {request.kind}) is served "
+                f"by {request.reference_note} under contract {selection.contract}; allow a tolerance with "
+                "exact=False, or ask explain() why no kernel serves it"
+            )
+        return selection, plan
+
+    def _settle(
+        self, request: Request, device: Device, policy: Policy, comm: Communicator | None, exact: bool
+    ) -> tuple[Selection, Plan | None]:
+        """Decide and load; a build that doesn't load is remembered with its reason, and it decides again."""
+        while True:
+            selection = self.select(request, device, policy, comm, exact)
+            chosen = selection.chosen
+            if chosen is None:
+                return selection, None
+            try:
+                module = load(self.table.root, chosen.build, chosen.arch, device)
+                signature = request.signature
+                return selection, Plan(chosen.candidate, chosen.arch, request.kind, signature, device, module)
+            except LoadError as error:
+                self._unusable[chosen.build.sha256, chosen.arch] = str(error)
+
+    def explain(self, op: str, *args: Any, **kwargs: Any) -> Explanation:
+        """Say which candidate a call `op(*args, **kwargs)` takes, and the reason for every candidate.
+
+        Raises:
+            ValueError, TypeError: there is no such op, or the call isn't valid.
+        """
+        return self._operator(op).explain(*args, **kwargs)
+
+    def explain_request(
+        self,
+        family: str,
+        fields: dict[str, FieldValue],
+        device: Device | str | None,
+        *,
+        kind: str = "boundary",
+        policy: str | None = None,
+        comm: Communicator | None = None,
+        exact: bool = False,
+    ) -> Explanation:
+        """As `explain`, for a shape without tensors, on a device that may be imagined (`"sm_70"`).
+
+        Raises:
+            ValueError: an unknown family, kind, policy or architecture, or a field that isn't one value.
+        """
+        where = device if isinstance(device, Device) else fake(device)
+        request = self._operator(family).request_for(fields, kind)
+        return Explanation.of(self.select(request, where, chosen_policy(policy), comm, exact))
+
+    def plan_for(self, workload: str, candidate: str, arch: str, kind: str, device: Device) -> Plan:
+        """The plan of a named candidate, whatever the policy and the records say: for verification.
+
+        Args:
+            workload: a label, or a spec's name where the table holds one workload of it.
+            candidate: the candidate's name.
+            arch: the build; one of another architecture than the device's is loaded as PTX.
+            kind: kind of the op.
+            device: a CUDA device that is here.
+
+        Raises:
+            ValueError: there is no such workload, candidate, build or kind.
+            LoadError: the build doesn't load.
+            NotWarm: inside a graph capture.
+        """
+        work = self._workload(workload)
+        named = {entry.name: entry for entry in work.candidates}
+        found: Candidate = _member(named, candidate, "candidate", work.label)
+        build = _member(dict(found.builds), arch, "architecture", found.name)
+        _member(dict(found.steps), kind, "kind", found.name)
+        fields = {name: low_end(value) for name, value in work.fields.items()}
+        signature = self._operator(work.family).request_for(fields, kind).signature
+        module = load(self.table.root, build, arch, device)
+        return Plan(found, arch, kind, signature, device, module)
+
+    def warm_up(
+        self,
+        devices: Iterable[Device] | None = None,
+        workloads: Iterable[str] | None = None,
+        *,
+        policy: str | None = None,
+        comm: Communicator | None = None,
+    ) -> tuple[Explanation, ...]:
+        """Compile and load what would be dispatched, so that serving and graph capture never wait for it.
+
+        Args:
+            devices: by default torch's current CUDA device; nothing is loaded where there is none.
+            workloads: labels or spec names; by default all of the table.
+            policy: as in a call.
+            comm: the communicator that calls will be given.
+
+        Returns:
+            What each kind of each workload takes on each device.
+        """
+        chosen = chosen_policy(policy)
+        wanted = None if workloads is None else set(workloads)
+        explanations = []
+        for device in _current_devices() if devices is None else devices:
+            for work in self.table.workloads:
+                if wanted is not None and wanted.isdisjoint((work.label, work.spec)):
+                    continue
+                fields = {name: low_end(value) for name, value in work.fields.items()}
+                for kind in work.control.steps:
+                    request = self._operator(work.family).request_for(fields, kind)
+                    selection, _ = self._settle(request, device, chosen, comm, exact=False)
+                    explanations.append(Explanation.of(selection))
+        return tuple(explanations)
+
+    def _operator(self, family: str) -> Operator:
+        return _member(self._operators, family, "op", "this dispatch module")
+
+    def _workload(self, name: str) -> Workload:
+        found = [work for work in self.table.workloads if name in (work.label, work.spec)]
+        if len(found) == 1:
+            return found[0]
+        labels = ", ".join(work.label for work in (found or self.table.workloads))
+        problem = "several workloads are" if found else "no workload is"
+        raise ValueError(f"{problem} called {name!r}; name one of {labels}")
+
+
+def chosen_policy(name: str | None) -> Policy:
+    """The policy of a call: its argument, else the one in force.
+
+    Raises:
+        ValueError: there is no such policy.
+    """
+    return policies.current() if name is None else policies.checked(name)
+
+
+def low_end(value: FieldValue) -> FieldValue:
+    """A field as one value: an interval stands for its lower end."""
+    return value[0] if isinstance(value, tuple) else value
+
+
+def _member(members: dict[str, T], name: str, what: str, where: str) -> T:
+    if name not in members:
+        raise ValueError(f"{where} has no {what} {name!r}; it has {', '.join(members) or 'none'}")
+    return members[name]
+
+
+def _current_devices() -> tuple[Device, ...]:
+    import torch
+
+    from .device import current
+
+    return (current(torch.device("cuda")),) if torch.cuda.is_available() else ()

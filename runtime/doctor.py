@@ -1,0 +1,105 @@
+"""What this machine can compile and run, and what to install for the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Status = Literal["ok", "missing", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    status: Status
+    found: str
+    remedy: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def examine() -> list[Finding]:
+    """Look at everything that compiling and dispatching depend on; loads torch, not CuPy."""
+    return [_python(), *_compiler(), _cache(), *_devices()]
+
+
+def can_compile(findings: list[Finding]) -> bool:
+    """Whether kernels can be compiled here."""
+    return all(finding.status != "missing" for finding in findings if finding.what == "NVRTC")
+
+
+def _python() -> Finding:
+    return Finding("Python", "ok", f"{platform.python_version()} on {platform.machine()}")
+
+
+def _compiler() -> Iterator[Finding]:
+    from ..compiler.disassembly import find_nvdisasm
+    from ..compiler.toolchain import ToolchainMissing, toolchain
+
+    try:
+        installed = toolchain()
+    except ToolchainMissing as error:
+        yield Finding("NVRTC", "missing", str(error), "pip install 'kernwright[cuda12]'")
+        return
+    major, minor = installed.version
+    archs = ", ".join(installed.archs)
+    yield Finding("NVRTC", "ok", f"{major}.{minor} at {installed.library}; serves {archs}")
+    if "sm_70" not in installed.archs:
+        yield Finding(
+            "sm_70", "note", f"NVRTC {major}.{minor} doesn't serve it", "pip install 'kernwright[cuda12]'"
+        )
+    yield Finding("CUDA headers", "ok", str(installed.include))
+    disassembler = find_nvdisasm()
+    if disassembler is None:
+        remedy = "pip install nvidia-cuda-nvdisasm"
+        yield Finding("nvdisasm", "note", "not found: `expect` is not checked", remedy)
+    else:
+        yield Finding("nvdisasm", "ok", str(disassembler))
+
+
+def _cache() -> Finding:
+    from ..compiler.cache import default_folder
+
+    folder = default_folder()
+    nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if nearest.is_dir() and os.access(nearest, os.W_OK):
+        return Finding("cubin cache", "ok", str(folder))
+    remedy = "set KERNWRIGHT_CACHE_DIR to a folder that can be written"
+    return Finding("cubin cache", "note", f"{folder} can't be written: each process compiles anew", remedy)
+
+
+def _devices() -> Iterator[Finding]:
+    try:
+        import torch
+    except ImportError:
+        yield Finding("torch", "missing", "not installed", "pip install torch")
+        return
+    built_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
+    yield Finding("torch", "ok", f"{torch.__version__} ({built_for})")
+    cupy = [name for name in ("cupy-cuda12x", "cupy-cuda13x", "cupy") if _version(name)]
+    if cupy:
+        yield Finding("CuPy", "ok", f"{cupy[0]} {_version(cupy[0])}")
+    else:
+        yield Finding("CuPy", "missing", "not installed", "pip install 'kernwright[cuda12]'")
+    if not torch.cuda.is_available():
+        yield Finding("GPU", "note", "none that torch can use: dispatch takes the torch reference on the CPU")
+        return
+    from .device import current
+
+    for index in range(torch.cuda.device_count()):
+        yield Finding(f"GPU {index}", "ok", str(current(torch.device("cuda", index))))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,184 @@
+"""Whether one candidate could serve a request, and if not, the reason with its values.
+
+The checks run from the widest to the narrowest; the first that fails is the reason. How far a candidate
+got (`Stage`) tells which of several reasons explains a fallback best.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from .communicator import Communicator, objection
+from .device import Device, serves
+from .evidence import Standing, describe, standing, unmeasured
+from .policy import Policy
+from .request import Request
+from .table import Build, Candidate, FieldValue, Workload
+
+Unusable = Mapping[tuple[str, str], str]
+"""Builds that can't be loaded on this machine: (source digest, architecture) -> why."""
+
+
+class Stage(IntEnum):
+    """How far a candidate got before it was rejected."""
+
+    SHAPE = 0
+    INTERVAL = 1
+    LAYOUT = 2
+    KIND = 3
+    DEVICE = 4
+    COMMUNICATOR = 5
+    CONTRACT = 6
+    LOADING = 7
+    EVIDENCE = 8
+    ELIGIBLE = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A candidate that can't serve the request here under this policy."""
+
+    stage: Stage
+    cause: str
+    """What statistics count it under: a field's name, or the check."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Eligible:
+    """A candidate that could serve; the smallest `rank`, then the largest `gain`, is chosen."""
+
+    arch: str
+    build: Build
+    rank: int
+    """0 admitted here, 1 verified, 2 the control."""
+    gain: float
+    standing: str
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Everything a decision depends on apart from the table and the request."""
+
+    device: Device
+    policy: Policy
+    comm: Communicator | None
+    exact: bool
+    unusable: Unusable
+
+
+def judge(
+    workload: Workload, candidate: Candidate, request: Request, given: Conditions
+) -> Rejected | Eligible:
+    """Decide on one candidate (design section 6)."""
+    for rejected in _shape_objections(workload, request, given.comm):
+        return rejected
+    if request.problems:
+        return Rejected(Stage.LAYOUT, "layout", request.problems[0])
+    if request.kind not in candidate.steps:
+        served = ", ".join(candidate.steps)
+        return Rejected(Stage.KIND, "kind", f"kind is {request.kind}; this candidate serves {served}")
+    arch = serves(candidate.builds, given.device.arch)
+    if arch is None:
+        built = ", ".join(candidate.builds)
+        return Rejected(
+            Stage.DEVICE,
+            "device",
+            f"the device is {_arch(given.device)}; this candidate is built for {built}",
+        )
+    build = candidate.builds[arch]
+    rejected = _machine_objection(workload, candidate, (build.sha256, arch), given)
+    if rejected is not None:
+        return rejected
+    return _judge_evidence(workload, candidate, arch, build, given)
+
+
+def _shape_objections(workload: Workload, request: Request, comm: Communicator | None) -> Iterator[Rejected]:
+    for name, got in request.fields.items():
+        served = workload.fields[name]
+        stage = Stage.INTERVAL if isinstance(served, tuple) else Stage.SHAPE
+        if name == "world_size" and served != 1 and comm is None:
+            reason = f"world_size is {served}, which needs a communicator; none was given"
+            yield Rejected(Stage.SHAPE, "communicator", reason)
+        elif not _matches(got, served):
+            yield Rejected(stage, name, f"{name} is {got}; {_serving(served)}")
+
+
+def _matches(got: FieldValue, served: FieldValue) -> bool:
+    if isinstance(served, tuple):
+        return isinstance(got, int) and served[0] <= got <= served[1]
+    if isinstance(served, float) and isinstance(got, (int, float)):
+        # Kernels see an FP32 value: two decimals that round to the same one are the same eps.
+        return struct.pack("<f", got) == struct.pack("<f", served)
+    return got == served
+
+
+def _serving(served: FieldValue) -> str:
+    if isinstance(served, tuple):
+        low, high = served
+        return f"this candidate serves {low}" if low == high else f"this candidate serves {low} to {high}"
+    return f"this workload is {served}" if isinstance(served, str) else f"this workload has {served}"
+
+
+def _arch(device: Device) -> str:
+    return device.arch or str(device)
+
+
+def _machine_objection(
+    workload: Workload, candidate: Candidate, build: tuple[str, str], given: Conditions
+) -> Rejected | None:
+    sms = given.device.sm_count
+    if sms is not None and sms < candidate.min_sms:
+        reason = f"the device has {sms} SMs; this candidate needs {candidate.min_sms}"
+        return Rejected(Stage.DEVICE, "device", reason)
+    reason = objection(candidate.capabilities, workload.spec, given.comm) or ""
+    if reason:
+        return Rejected(Stage.COMMUNICATOR, "communicator", reason)
+    if given.exact and candidate.contract != "exact":
+        reason = f"its contract is {candidate.contract}; exact=True was asked for"
+        return Rejected(Stage.CONTRACT, "contract", reason)
+    if build in given.unusable:
+        return Rejected(Stage.LOADING, "loading", given.unusable[build])
+    return None
+
+
+def _judge_evidence(
+    workload: Workload, candidate: Candidate, arch: str, build: Build, given: Conditions
+) -> Rejected | Eligible:
+    policy, device = given.policy, given.device
+    if policy == "reference":
+        return _rejected("policy reference uses torch only")
+    is_control = candidate is workload.control
+    if policy == "control" and not is_control:
+        return _rejected("policy control dispatches the control only")
+    found = standing(workload, candidate.name, build, device)
+    if candidate.contract == "exact" and found.mismatched_on is not None:
+        return _rejected(f"this source failed exactness on {describe(found.mismatched_on)}")
+    if policy != "control" and found.here is not None and found.here.verdict == "admitted" and not is_control:
+        gain = found.here.gain or 0.0
+        return Eligible(
+            arch, build, 0, gain, f"admitted on {device} with a gain of {gain:.1%} over the control"
+        )
+    if is_control:
+        return Eligible(arch, build, 2, 0.0, _control_standing(found, device))
+    if policy == "measured":
+        reason = unmeasured(found, build, device)
+        return _rejected(f"{reason}; policy measured dispatches admitted candidates only")
+    if found.verified_on is None:
+        return _rejected(
+            "no exactness record for this source; policy verified dispatches candidates that passed exactness"
+        )
+    return Eligible(arch, build, 1, 0.0, f"verified for this source on {describe(found.verified_on)}")
+
+
+def _control_standing(found: Standing, device: Device) -> str:
+    if found.verified_here:
+        return f"the control, verified for this source on {device}"
+    return f"the control, unverified: no exactness record on {device} for this source"
+
+
+def _rejected(reason: str) -> Rejected:
+    return Rejected(Stage.EVIDENCE, "evidence", reason)

@@ -1,0 +1,70 @@
+"""What a workload's records say about one build on one device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .device import Device
+from .table import Build, DeviceKind, Record, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The evidence about one build, sorted by what dispatch asks of it."""
+
+    here: Record | None
+    """The record of this source on this kind of device that counts: the last one that isn't `invalid`."""
+    verified_on: DeviceKind | None
+    """A kind of device on which this source passed exactness, this one first; None where none did."""
+    verified_here: bool
+    mismatched_on: DeviceKind | None
+    """A kind of device on which this source failed exactness."""
+    stale: Record | None
+    """The last record of another source of this candidate on this kind of device."""
+
+
+def standing(workload: Workload, candidate: str, build: Build, device: Device) -> Standing:
+    """Sort the records of `candidate` for the source of `build`.
+
+    Exactness counts wherever it was shown, because a source has the same bits on every device (numerics
+    section 1); a verdict counts on the kind of device where it was measured (design section 6).
+    """
+    kind = device.kind
+    mine = [record for record in workload.records if record.candidate == candidate]
+    fresh = [record for record in mine if record.source_sha256 == build.sha256]
+    here = [record for record in fresh if record.device == kind]
+    telling = [record for record in here if record.verdict != "invalid"]
+    stale = [record for record in mine if record.source_sha256 != build.sha256 and record.device == kind]
+    passed = [record.device for record in (*here, *fresh) if record.exact]
+    # A candidate that fails exactness isn't timed; one that was only timed has shown nothing either way.
+    failed = [
+        record.device
+        for record in (*here, *fresh)
+        if not record.exact and record.verdict == "rejected" and record.gain is None
+    ]
+    return Standing(
+        here=(telling or here or [None])[-1],
+        verified_on=passed[0] if passed else None,
+        verified_here=any(record.exact for record in here),
+        mismatched_on=failed[0] if failed else None,
+        stale=stale[-1] if stale else None,
+    )
+
+
+def describe(kind: DeviceKind) -> str:
+    """`sm_90, 132 SMs, NVIDIA H200`."""
+    return f"{kind.arch}, {kind.sm_count} SMs, {kind.name}"
+
+
+def unmeasured(found: Standing, build: Build, device: Device) -> str:
+    """Why `measured` doesn't take this build, in words."""
+    if found.here is not None:
+        gain = "" if found.here.gain is None else f" (gain {found.here.gain:+.1%} over the control)"
+        verdict = found.here.verdict.replace("_", " ")
+        return f"its record on {device} says {verdict}{gain}"
+    if found.stale is not None:
+        return (
+            f"the record is stale: it measured source {found.stale.source_sha256[:8]}..., "
+            f"this is {build.sha256[:8]}..."
+        )
+    return f"no record on {device} for this source"

@@ -1,0 +1,80 @@
+"""A selection as people and programs read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .selection import Decision, Selection
+from .table import Contract
+
+REFERENCE = "reference"
+"""What `chosen` says where torch serves the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Which candidate serves a request on a device, and the reason for every candidate."""
+
+    workload: str
+    """Short form of what was asked for."""
+    arch: str | None
+    """The device's architecture; None for a CPU."""
+    device: str
+    policy: str
+    kind: str
+    chosen: str
+    """The candidate's name, or `reference`."""
+    contract: Contract
+    reference: str
+    """How the torch reference would compute it."""
+    decisions: tuple[Decision, ...]
+
+    @classmethod
+    def of(cls, selection: Selection) -> Explanation:
+        """Spell out a selection; nothing is decided again."""
+        chosen = selection.chosen
+        return cls(
+            workload=chosen.workload.label if chosen else selection.request.label,
+            arch=selection.device.arch,
+            device=str(selection.device),
+            policy=selection.policy,
+            kind=selection.request.kind,
+            chosen=chosen.candidate.name if chosen else REFERENCE,
+            contract=selection.contract,
+            reference=selection.request.reference_note,
+            decisions=selection.decisions,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """`{workload, arch, chosen, contract, decisions: [{candidate, accepted, reason}]}`.
+
+        A decision also names its workload, because candidates of several workloads may share a name.
+        """
+        return {
+            "workload": self.workload,
+            "arch": self.arch,
+            "chosen": self.chosen,
+            "contract": self.contract,
+            "decisions": [
+                {
+                    "workload": decision.workload,
+                    "candidate": decision.candidate,
+                    "accepted": decision.accepted,
+                    "reason": decision.reason,
+                }
+                for decision in self.decisions
+            ],
+        }
+
+    def __str__(self) -> str:
+        """Several lines: the outcome, then every candidate with its reason."""
+        head = (
+            f"{self.workload}, kind {self.kind}, on {self.device}, policy {self.policy}: "
+            f"{self.chosen} (contract {self.contract})"
+        )
+        lines = [head]
+        for decision in self.decisions:
+            mark = "+" if decision.accepted else "-"
+            lines.append(f"  {mark} {decision.workload} {decision.candidate}: {decision.reason}")
+        return "\n".join([*lines, f"  = reference: {self.reference}"])

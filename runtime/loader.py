@@ -1,0 +1,170 @@
+"""From a build to a loaded module on a device, once per process.
+
+Machine code comes from the bundles named by `KERNWRIGHT_BUNDLE`, else from the compiler and its cache. A
+module stays loaded for the life of the process, because captured graphs hold its functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+from .device import Device, serves
+from .errors import LoadError, NotWarm, StaleSource
+from .table import Build
+
+if TYPE_CHECKING:
+    from ..compiler.artifact import Artifact
+    from ..compiler.bundle import Bundle
+
+BUNDLE_VARIABLE = "KERNWRIGHT_BUNDLE"
+"""Folders of bundles, separated as in PATH; read once."""
+
+
+class Function(Protocol):
+    """A kernel's handle, as CuPy gives it."""
+
+    def __call__(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        args: list[int],
+        shared_mem: int,
+        stream: object,
+    ) -> None:
+        """Launch; pointers are passed as integers."""
+
+
+class Module(Protocol):
+    """Loaded machine code."""
+
+    def get_function(self, name: str) -> Function:
+        """The kernel whose symbol is `name`."""
+
+
+_modules: dict[tuple[str, str, int], Module] = {}
+_lock = threading.Lock()
+
+
+def load(root: Path, build: Build, arch: str, device: Device) -> Module:
+    """The module of `build` for `arch` on `device`; loaded on the first call, and then kept.
+
+    A build for another architecture than the device's goes as PTX through the driver's own compiler: so
+    sm_70 kernels are checked on newer hardware (design section 5).
+
+    Raises:
+        NotWarm: it isn't loaded yet and torch's current stream is capturing a CUDA graph.
+        StaleSource: the source isn't the text that the table was generated with.
+        LoadError: this machine can't compile or load it.
+    """
+    if device.index is None:
+        raise LoadError(f"kernels are loaded on a CUDA device that is here; this device is {device}")
+    key = (build.sha256, arch, device.index)
+    module = _modules.get(key)
+    if module is not None:
+        return module
+    if _capturing():
+        raise NotWarm(
+            f"{build.source} isn't loaded on cuda:{device.index} yet, and a CUDA graph is being captured; "
+            "call warm_up() of the dispatch module, or the op itself once, before the capture"
+        )
+    with _lock:
+        module = _modules.get(key)
+        if module is None:
+            kind: Literal["cubin", "ptx"] = "cubin" if serves((arch,), device.arch) else "ptx"
+            module = _load_module(machine_code(root, build, arch, kind), build, device.index)
+            _modules[key] = module
+    return module
+
+
+def machine_code(root: Path, build: Build, arch: str, kind: Literal["cubin", "ptx"]) -> bytes:
+    """The cubin or PTX of `build`: out of a bundle, else compiled (or out of the compiler's cache).
+
+    A bundle's PTX also serves where a cubin is wanted; a cubin never serves where PTX is.
+
+    Raises:
+        StaleSource, LoadError: as for `load`.
+    """
+    for bundle in _bundles():
+        try:
+            artifact = bundle.artifact(build.sha256, arch, "ptx" if kind == "ptx" else None)
+        except (ValueError, OSError) as error:
+            raise LoadError(
+                f"{build.source} can't be taken from the bundle {bundle.folder}: {error}"
+            ) from error
+        if artifact is not None:
+            return artifact.data
+    return _compile(root, build, arch, kind).data
+
+
+def source_text(root: Path, build: Build) -> str:
+    """The text of a generated source, checked against the table.
+
+    Raises:
+        StaleSource: it is missing or has another digest.
+    """
+    path = root / build.source
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StaleSource(f"{path} can't be read ({error.strerror}); run `kernwright generate`") from error
+    found = hashlib.sha256(data).hexdigest()
+    if found != build.sha256:
+        raise StaleSource(
+            f"{path} has digest {found[:8]}..., the dispatch table was generated with {build.sha256[:8]}...; "
+            "run `kernwright generate`"
+        )
+    return data.decode()
+
+
+def _compile(root: Path, build: Build, arch: str, kind: Literal["cubin", "ptx"]) -> Artifact:
+    text = source_text(root, build)
+    try:
+        from ..compiler.compile import compile_source
+
+        return compile_source(text, file_name=build.source, arch=arch, kind=kind)
+    except Exception as error:
+        # Whatever the toolchain lacks or dislikes, the caller has other candidates and the reference.
+        raise LoadError(f"{build.source} can't be compiled for {arch} here: {_first_line(error)}") from error
+
+
+def _load_module(data: bytes, build: Build, index: int) -> Module:
+    try:
+        import cupy
+    except ImportError as error:
+        raise LoadError("CuPy isn't installed; install it with `pip install 'kernwright[cuda12]'`") from error
+    try:
+        with cupy.cuda.Device(index):
+            module: Any = cupy.cuda.function.Module()
+            module.load(data)
+    except Exception as error:
+        # CuPy's and the driver's error classes have no common base of their own.
+        raise LoadError(f"{build.source} can't be loaded on cuda:{index}: {_first_line(error)}") from error
+    return cast(Module, module)
+
+
+@cache
+def _bundles() -> tuple[Bundle, ...]:
+    folders = [folder for folder in os.environ.get(BUNDLE_VARIABLE, "").split(os.pathsep) if folder]
+    if not folders:
+        return ()
+    from ..compiler.bundle import Bundle
+
+    try:
+        return tuple(Bundle.open(Path(folder)) for folder in folders)
+    except (ValueError, OSError) as error:
+        raise LoadError(f"{BUNDLE_VARIABLE} names a bundle that can't be opened: {error}") from error
+
+
+def _capturing() -> bool:
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

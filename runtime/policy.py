@@ -1,0 +1,76 @@
+"""Which candidates may be dispatched: by argument, by context manager, or by environment.
+
+- `measured` (default): candidates that a record on this kind of device admits, else the control;
+- `verified`: also those that passed exactness for this very source;
+- `control`: the control only;
+- `reference`: torch only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from typing import Literal, cast, get_args
+
+Policy = Literal["measured", "verified", "control", "reference"]
+
+POLICY_VARIABLE = "KERNWRIGHT_POLICY"
+STRICT_VARIABLE = "KERNWRIGHT_STRICT"
+
+_override: ContextVar[Policy | None] = ContextVar("kernwright_policy", default=None)
+
+
+def checked(name: str, origin: str = "policy") -> Policy:
+    """`name` as a policy.
+
+    Raises:
+        ValueError: there is no such policy.
+    """
+    allowed = get_args(Policy)
+    if name in allowed:
+        return cast(Policy, name)
+    nearest = difflib.get_close_matches(name, allowed, 1)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    raise ValueError(f"{origin} is {name!r}; allowed are {', '.join(allowed)}{hint}")
+
+
+def current() -> Policy:
+    """The policy in force where no argument says otherwise."""
+    return _override.get() or _from_environment()
+
+
+@contextmanager
+def policy(name: str) -> Iterator[None]:
+    """Dispatch under policy `name` inside the block, in this thread or task only.
+
+    Raises:
+        ValueError: there is no such policy.
+    """
+    token = _override.set(checked(name))
+    try:
+        yield
+    finally:
+        _override.reset(token)
+
+
+@cache
+def _from_environment() -> Policy:
+    # Read once: a call must not look into the environment.
+    return checked(os.environ.get(POLICY_VARIABLE) or "measured", POLICY_VARIABLE)
+
+
+@cache
+def strict() -> bool:
+    """Whether an unsupported call raises instead of falling back (`KERNWRIGHT_STRICT=1`); read once.
+
+    Raises:
+        ValueError: the variable is neither 0 nor 1.
+    """
+    value = os.environ.get(STRICT_VARIABLE) or "0"
+    if value not in ("0", "1"):
+        raise ValueError(f"{STRICT_VARIABLE} is {value!r}; allowed are 0 and 1")
+    return value == "1"

@@ -1,0 +1,327 @@
+"""The op `hyper_connection`: one call for kernels and reference, on any device.
+
+    (x, block_input, injection_out) = hyper_connection(
+        residual, block, injection, norm_weight, down_weight, up_weight, kind="boundary", eps=1e-6)
+
+Shapes, kinds and arithmetic: contract of the family, sections 1 and 2. How many tokens a call has is
+looked at here, inside the op, on every call: a caller that baked it in during prefill would never decode fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .. import policy as policies
+from ..communicator import Communicator
+from ..device import current
+from ..dispatch import Dispatch, chosen_policy
+from ..explanation import Explanation
+from ..plan import Plan
+from ..request import Request
+from ..selection import Selection
+from ..statistics import Tally
+from ..table import FieldValue
+from .hyper_connection_arguments import ARGUMENTS, RESULTS, checked_kind, checked_out, layout_problems, read
+from .hyper_connection_shape import EXACT_TOKENS, FAMILY, INPUTS, OUTPUTS, ChosenTrees, Shape, trees_for
+
+if TYPE_CHECKING:
+    import torch
+
+    Maybe = torch.Tensor | None
+    Result = tuple[Maybe, Maybe, Maybe]
+    Runner = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor] | None], Sequence[torch.Tensor]]
+
+MAX_RESOLVED = 4096
+"""Calls of different shape that are remembered; a prefill of ever new lengths must not grow without bound."""
+
+
+class Reference:
+    """The torch reference with a plan's face: inputs and outputs of a kind in the signature's order."""
+
+    def __init__(self, shape: Shape, kind: str, trees: ChosenTrees) -> None:
+        """Hold the shape; trees are followed up to 16 tokens."""
+        self._shape, self._kind, self._trees = shape, kind, dict(trees.trees)
+
+    def __call__(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
+    ) -> Sequence[torch.Tensor]:
+        """Compute, and copy into `outputs` if they are given."""
+        from . import hyper_connection_torch as arithmetic
+
+        given = dict(zip(INPUTS[self._kind], inputs, strict=True))
+        if self._shape.tokens <= EXACT_TOKENS:
+            named = arithmetic.exact(self._shape, self._kind, given, self._trees)
+        else:
+            named = arithmetic.approximate(self._shape, self._kind, given)
+        results = [named[name] for name in OUTPUTS[self._kind]]
+        if outputs is None:
+            return results
+        for output, result in zip(outputs, results, strict=True):
+            output.copy_(result)
+        return outputs
+
+
+class Resolved:
+    """A call that was decided: call it with tensors of the same shapes, layout and device, unchecked."""
+
+    __slots__ = ("_inputs", "_results", "_run", "_tally", "plan", "selection", "shape")
+
+    def __init__(
+        self,
+        shape: Shape,
+        kind: str,
+        run: Runner,
+        tally: Tally,
+        selection: Selection | None,
+        plan: Plan | None,
+    ) -> None:
+        """Turn names into positions."""
+        self._run, self._tally = run, tally
+        self._inputs = tuple(ARGUMENTS.index(name) for name in INPUTS[kind])
+        self._results = tuple(
+            OUTPUTS[kind].index(name) if name in OUTPUTS[kind] else None for name in RESULTS
+        )
+        self.shape = shape
+        self.selection = selection
+        """The decisions; None for a call of no tokens, which nothing has to serve."""
+        self.plan = plan
+        """The kernels; None where torch serves."""
+
+    def __call__(
+        self,
+        residual: torch.Tensor,
+        block: Maybe,
+        injection: Maybe,
+        norm_weight: Maybe,
+        down_weight: Maybe,
+        up_weight: Maybe,
+        *,
+        out: Sequence[Maybe] | None = None,
+    ) -> Result:
+        """`(x, block_input, injection_out)`; None for what the kind doesn't have."""
+        arguments = (residual, block, injection, norm_weight, down_weight, up_weight)
+        inputs: Any = [arguments[position] for position in self._inputs]
+        outputs: Any = None if out is None else [tensor for tensor in out if tensor is not None]
+        self._tally.calls += 1
+        given = self._run(inputs, outputs)
+        x, block_input, injection_out = self._results
+        return (
+            None if x is None else given[x],
+            None if block_input is None else given[block_input],
+            None if injection_out is None else given[injection_out],
+        )
+
+
+class Op:
+    """`hyper_connection`, bound to a dispatch table."""
+
+    family = FAMILY
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        """Bind, and make the op known to `dispatch`."""
+        self._dispatch = dispatch
+        self._resolved: dict[tuple[object, ...], Resolved] = {}
+        dispatch.register(self)
+
+    def __call__(
+        self,
+        residual: torch.Tensor,
+        block: Maybe,
+        injection: Maybe,
+        norm_weight: Maybe,
+        down_weight: Maybe,
+        up_weight: Maybe,
+        *,
+        kind: str = "boundary",
+        eps: float = 1e-6,
+        branches: int | None = None,
+        comm: Communicator | None = None,
+        exact: bool = False,
+        policy: str | None = None,
+        out: Sequence[Maybe] | None = None,
+    ) -> Result:
+        """One hyper-connection boundary, or a part of it, for inference.
+
+        Args:
+            residual: `[N, HC * H]`, the state; float16, bfloat16 or float32, as all tensors.
+            block: `[N, H]`, output of the attention or MLP block; None for kind `first`.
+            injection: `[N, HC]`, logits of the previous boundary; None for kind `first`.
+            norm_weight: HC * H elements, or H that all branches share; None for kind `combine`.
+            down_weight: `[R + HC, HC * H]` with rows padded to a multiple of 16; `[R, HC * H]` for kind
+                `final`; None for kind `combine`.
+            up_weight: `[HC * H, R]`; None for kind `combine`.
+            kind: `boundary`, `first` (no pending combine), `combine` (gives only x) or `final` (gives only
+                block_input).
+            eps: added to the mean square, rounded to FP32.
+            branches: HC, where the tensors don't determine it and the table doesn't either.
+            comm: the communicator of a tensor-parallel call.
+            exact: raise where only a tolerance is on offer.
+            policy: which candidates may be dispatched; by default the policy in force.
+            out: a tuple (x, block_input, injection_out) to write into, None for what the kind doesn't have.
+
+        Returns:
+            `(x, block_input, injection_out)` of shapes `[N, HC * H]`, `[N, H]`, `[N, HC]`; fresh tensors
+            unless `out` is given; None for what the kind doesn't have.
+
+        Raises:
+            ValueError, TypeError: the arguments contradict each other or aren't allowed.
+            RuntimeError: an input requires grad.
+            NotExact, Unsupported, NotWarm: as `Dispatch.resolve` says.
+        """
+        arguments = (residual, block, injection, norm_weight, down_weight, up_weight)
+        try:
+            key = (
+                kind,
+                eps,
+                branches,
+                comm,
+                exact,
+                policy or policies.current(),
+                *[None if tensor is None else _facts(tensor) for tensor in arguments],
+                None
+                if out is None
+                else tuple([None if tensor is None else _facts(tensor) for tensor in out]),
+            )
+            resolved = self._resolved.get(key)
+        except (AttributeError, TypeError):  # something isn't a tensor; reading the call says what
+            read(self._dispatch.table, arguments, kind, eps, branches, comm)
+            raise
+        _refuse_grad(arguments)
+        if resolved is None:
+            resolved = self._resolve(arguments, kind, eps, branches, comm, exact, policy, out)
+            if len(self._resolved) >= MAX_RESOLVED:
+                self._resolved.clear()
+            self._resolved[key] = resolved
+        elif out is not None:  # addresses aren't in the key
+            checked_out(resolved.shape, kind, [t for t in arguments if t is not None], out)
+        return resolved(*arguments, out=out)
+
+    def plan(
+        self,
+        residual: torch.Tensor,
+        block: Maybe,
+        injection: Maybe,
+        norm_weight: Maybe,
+        down_weight: Maybe,
+        up_weight: Maybe,
+        *,
+        kind: str = "boundary",
+        eps: float = 1e-6,
+        branches: int | None = None,
+        comm: Communicator | None = None,
+        exact: bool = False,
+        policy: str | None = None,
+    ) -> Resolved:
+        """Decide and load once; the result is called with tensors alone, and checks nothing again."""
+        arguments = (residual, block, injection, norm_weight, down_weight, up_weight)
+        return self._resolve(arguments, kind, eps, branches, comm, exact, policy, None)
+
+    def explain(
+        self,
+        residual: torch.Tensor,
+        block: Maybe,
+        injection: Maybe,
+        norm_weight: Maybe,
+        down_weight: Maybe,
+        up_weight: Maybe,
+        *,
+        kind: str = "boundary",
+        eps: float = 1e-6,
+        branches: int | None = None,
+        comm: Communicator | None = None,
+        exact: bool = False,
+        policy: str | None = None,
+        out: Sequence[Maybe] | None = None,
+    ) -> Explanation:
+        """Which candidate such a call takes, and the reason for every candidate; computes nothing."""
+        arguments = (residual, block, injection, norm_weight, down_weight, up_weight)
+        _, _, request = self._request(arguments, kind, eps, branches, comm, out)
+        chosen = chosen_policy(policy)
+        return Explanation.of(self._dispatch.select(request, current(residual.device), chosen, comm, exact))
+
+    def request_for(self, fields: Mapping[str, FieldValue], kind: str) -> Request:
+        """The request of a well laid out call of a workload's shape; `tokens` must be one number.
+
+        Raises:
+            ValueError: an unknown kind, or an interval where a number is needed.
+        """
+        checked_kind(kind)
+        plain = {name: _single(name, value) for name, value in fields.items()}
+        combine = kind == "combine"
+        shape = Shape(
+            dtype=str(plain["dtype"]),
+            branches=int(plain["branches"]),
+            hidden=int(plain["hidden"]),
+            low_rank=0 if combine else int(plain["low_rank"]),
+            tokens=int(plain["tokens"]),
+            norm_weight="" if combine else str(plain["norm_weight"]),
+            eps=float(plain["eps"]),
+            world_size=int(plain["world_size"]),
+        )
+        return shape.request(kind, trees_for(self._dispatch.table, shape, kind))
+
+    def _request(
+        self,
+        arguments: Sequence[Maybe],
+        kind: str,
+        eps: float,
+        branches: int | None,
+        comm: Communicator | None,
+        out: Sequence[Maybe] | None,
+    ) -> tuple[Shape, ChosenTrees, Request]:
+        table = self._dispatch.table
+        shape = read(table, arguments, kind, eps, branches, comm)
+        given = [tensor for tensor in arguments if tensor is not None]
+        outputs = {} if out is None else checked_out(shape, kind, given, out)
+        trees = trees_for(table, shape, kind)
+        problems = layout_problems({**dict(zip(INPUTS[kind], given, strict=True)), **outputs})
+        return shape, trees, shape.request(kind, trees, problems)
+
+    def _resolve(
+        self,
+        arguments: Sequence[Maybe],
+        kind: str,
+        eps: float,
+        branches: int | None,
+        comm: Communicator | None,
+        exact: bool,
+        policy: str | None,
+        out: Sequence[Maybe] | None,
+    ) -> Resolved:
+        shape, trees, request = self._request(arguments, kind, eps, branches, comm, out)
+        reference = Reference(shape, kind, trees)
+        chosen = chosen_policy(policy)
+        if shape.tokens == 0:
+            return Resolved(shape, kind, reference, Tally(), None, None)
+        residual = arguments[0]
+        assert residual is not None
+        device = current(residual.device)
+        selection, plan = self._dispatch.resolve(request, device, chosen, comm, exact)
+        tally = self._dispatch.statistics.tally(selection)
+        return Resolved(shape, kind, plan or reference, tally, selection, plan)
+
+
+def _facts(tensor: torch.Tensor) -> tuple[object, ...]:
+    """All that a decision can depend on of a tensor."""
+    return (tensor.shape, tensor.dtype, tensor.device, tensor.is_contiguous(), tensor.data_ptr() & 15 == 0)
+
+
+def _refuse_grad(arguments: Sequence[Maybe]) -> None:
+    for name, tensor in zip(ARGUMENTS, arguments, strict=True):
+        if tensor is not None and tensor.requires_grad:
+            import torch
+
+            if torch.is_grad_enabled():
+                raise RuntimeError(
+                    f"{name} requires grad, and hyper_connection has no gradient; call it under torch.no_grad() "
+                    "or torch.inference_mode()"
+                )
+
+
+def _single(name: str, value: FieldValue) -> str | int | float:
+    if not isinstance(value, tuple):
+        return value
+    if value[0] != value[1]:
+        raise ValueError(f"{name} is an interval, {value[0]} to {value[1]}; name one number of it")
+    return value[0]

@@ -1,0 +1,260 @@
+"""Reading a hyper-connection call: its shape out of its tensors, or a sentence about what contradicts what."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..communicator import Communicator
+from ..table import Table
+from .hyper_connection_shape import DTYPE_SHORT, FAMILY, INPUTS, OUTPUTS, Shape
+
+if TYPE_CHECKING:
+    import torch
+
+RESULTS = ("x", "block_input", "injection_out")
+"""The op's results, in order."""
+
+ARGUMENTS = INPUTS["boundary"]
+"""The op's tensors, in order."""
+
+ALIGNMENT = 16
+"""Bytes; the widest load of a kernel."""
+
+FP32_MAX = 3.4028234663852886e38
+
+
+def checked_kind(kind: str) -> str:
+    """`kind`, if the op has it.
+
+    Raises:
+        ValueError: it hasn't.
+    """
+    if kind in INPUTS:
+        return kind
+    nearest = difflib.get_close_matches(str(kind), INPUTS, 1)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    raise ValueError(f"kind is {kind!r}; allowed are {', '.join(INPUTS)}{hint}")
+
+
+def read(
+    table: Table,
+    arguments: Sequence[object],
+    kind: str,
+    eps: float,
+    branches: int | None,
+    comm: Communicator | None,
+) -> Shape:
+    """The shape of a call (contract of the family, sections 1 and 2).
+
+    Args:
+        table: decides the number of branches where the tensors don't.
+        arguments: the op's six tensors in order; None where the kind has none.
+        kind: one of `INPUTS`.
+        eps: added to the mean square; rounded to FP32.
+        branches: HC, if the caller states it.
+        comm: the caller's communicator.
+
+    Raises:
+        ValueError, TypeError: the call isn't valid; the sentence says what was found and what is allowed.
+    """
+    checked_kind(kind)
+    given = _tensors(arguments, kind)
+    residual = given["residual"]
+    _check_dtypes_and_devices(given)
+    if not (isinstance(eps, (int, float)) and math.isfinite(eps) and 0 <= eps <= FP32_MAX):
+        raise ValueError(f"eps is {eps!r}; it must be a finite FP32 number of at least 0")
+    if residual.ndim != 2:
+        raise ValueError(
+            f"residual has shape {tuple(residual.shape)}; it must be [tokens, branches * hidden]"
+        )
+    tokens, state = residual.shape
+    up_weight, norm = given.get("up_weight"), given.get("norm_weight")
+    if up_weight is not None and up_weight.ndim != 2:
+        raise ValueError(
+            f"up_weight has shape {tuple(up_weight.shape)}; it must be [branches * hidden, low_rank]"
+        )
+    low_rank = 0 if up_weight is None else up_weight.shape[1]
+    hc = _branches(table, given, state, low_rank, branches)
+    shape = Shape(
+        dtype=_dtype(residual),
+        branches=hc,
+        hidden=state // hc,
+        low_rank=low_rank,
+        tokens=tokens,
+        norm_weight="" if norm is None else "per_branch" if norm.numel() == state else "shared",
+        eps=float(eps),
+        world_size=1 if comm is None else comm.world_size,
+    )
+    _check_shapes(shape, kind, given)
+    return shape
+
+
+def layout_problems(tensors: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
+    """Tensors that kernels can't take as they lie in memory, a sentence each; torch takes them all."""
+    return tuple(_layout_problems(tensors))
+
+
+def _layout_problems(tensors: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    for name, tensor in tensors.items():
+        if not tensor.is_contiguous():
+            yield f"{name} is not contiguous: strides {tuple(tensor.stride())} of shape {tuple(tensor.shape)}"
+        elif tensor.data_ptr() % ALIGNMENT:
+            yield f"{name} starts at an address that is not a multiple of {ALIGNMENT} bytes"
+
+
+def checked_out(
+    shape: Shape, kind: str, given: Sequence[torch.Tensor], out: Sequence[Any]
+) -> dict[str, torch.Tensor]:
+    """The caller's output tensors by name.
+
+    Raises:
+        ValueError, TypeError: they aren't what the kind gives, or share memory with an input or each other.
+    """
+    if not isinstance(out, (tuple, list)) or len(out) != len(RESULTS):
+        raise ValueError(f"out is {_describe(out)}; it must be a tuple ({', '.join(RESULTS)})")
+    named = dict(zip(RESULTS, out, strict=True))
+    for name, tensor in named.items():
+        _check_presence(name, tensor, name in OUTPUTS[kind], kind, f"out's {name}")
+    tensors = {name: named[name] for name in OUTPUTS[kind]}
+    residual = given[0]
+    for buffer in shape.signature(kind).outputs:
+        tensor = tensors[buffer.name]
+        if (
+            tuple(tensor.shape) != buffer.shape
+            or tensor.dtype != residual.dtype
+            or tensor.device != residual.device
+        ):
+            raise ValueError(
+                f"out's {buffer.name} is {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}; it must "
+                f"be {residual.dtype} of shape {buffer.shape} on {residual.device}"
+            )
+    _check_overlap(tensors, {**dict(zip(INPUTS[kind], given, strict=True)), **tensors})
+    return tensors
+
+
+def _check_overlap(outputs: Mapping[str, torch.Tensor], everything: Mapping[str, torch.Tensor]) -> None:
+    spans = {name: _span(tensor) for name, tensor in everything.items()}
+    for output in outputs:
+        for name, (start, end) in spans.items():
+            if name != output and start < spans[output][1] and spans[output][0] < end:
+                raise ValueError(f"out's {output} shares memory with {name}; give it memory of its own")
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    if tensor.numel() == 0:
+        return (0, 0)
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+
+
+def _tensors(arguments: Sequence[Any], kind: str) -> dict[str, torch.Tensor]:
+    for name, argument in zip(ARGUMENTS, arguments, strict=True):
+        _check_presence(name, argument, name in INPUTS[kind], kind, name)
+    return {name: value for name, value in zip(ARGUMENTS, arguments, strict=True) if value is not None}
+
+
+def _check_presence(name: str, value: object, wanted: bool, kind: str, called: str) -> None:
+    import torch
+
+    if value is None and wanted:
+        raise ValueError(f"{called} is None; kind {kind} needs a tensor")
+    if value is not None and not isinstance(value, torch.Tensor):
+        raise TypeError(f"{called} is {_describe(value)}; it must be a torch tensor")
+    if value is not None and not wanted:
+        raise ValueError(f"{called} is a tensor; kind {kind} has no {name}: pass None")
+
+
+def _describe(value: object) -> str:
+    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _check_dtypes_and_devices(given: Mapping[str, torch.Tensor]) -> None:
+    residual = given["residual"]
+    if _dtype(residual) not in DTYPE_SHORT:
+        raise TypeError(f"residual is {_dtype(residual)}; allowed are {', '.join(DTYPE_SHORT)}")
+    for name, tensor in given.items():
+        if tensor.dtype != residual.dtype:
+            raise TypeError(
+                f"{name} is {_dtype(tensor)} and residual is {_dtype(residual)}; all tensors must have one dtype"
+            )
+        if tensor.device != residual.device:
+            raise ValueError(
+                f"{name} is on {tensor.device} and residual is on {residual.device}; "
+                "all tensors must be on one device"
+            )
+
+
+def _branches(
+    table: Table, given: Mapping[str, torch.Tensor], state: int, low_rank: int, stated: int | None
+) -> int:
+    """HC: from block, injection or a shared norm weight; else as stated; else by the table."""
+    found: dict[str, int] = {}
+    hidden = {name: given[name].shape[-1] for name in ("block",) if name in given and given[name].ndim == 2}
+    if "norm_weight" in given and given["norm_weight"].numel() != state:
+        hidden["norm_weight"] = given["norm_weight"].numel()
+    for name, size in hidden.items():
+        if size == 0 or state % size:
+            raise ValueError(
+                f"{name} has {size} elements a branch, which doesn't divide the {state} of a residual row"
+            )
+        found[name] = state // size
+    if "injection" in given and given["injection"].ndim == 2:
+        found["injection"] = given["injection"].shape[1]
+    if stated is not None:
+        found["branches="] = stated
+    if not found:
+        found["the dispatch table"] = _branches_of_table(table, state, low_rank)
+    if len(set(found.values())) > 1:
+        raise ValueError(
+            "the number of branches is contradictory: "
+            + ", ".join(f"{value} by {name}" for name, value in found.items())
+        )
+    (branches,) = set(found.values())
+    if branches < 2 or state % branches:
+        raise ValueError(
+            f"branches is {branches} by {next(iter(found))}; it must be at least 2 and divide "
+            f"the {state} elements of a residual row"
+        )
+    return branches
+
+
+def _branches_of_table(table: Table, state: int, low_rank: int) -> int:
+    fitting = {
+        int(str(work.fields["branches"]))
+        for work in table.workloads
+        if work.family == FAMILY
+        and int(str(work.fields["branches"])) * int(str(work.fields["hidden"])) == state
+        and (work.fields["low_rank"], work.fields["norm_weight"]) == (low_rank, "per_branch")
+    }
+    if len(fitting) == 1:
+        return fitting.pop()
+    which = f"several ({', '.join(map(str, sorted(fitting)))})" if fitting else "none"
+    raise ValueError(
+        f"the tensors don't determine the number of branches of a residual row of {state} elements, and the "
+        f"dispatch table has {which} for low_rank {low_rank}; pass branches="
+    )
+
+
+def _check_shapes(shape: Shape, kind: str, given: Mapping[str, torch.Tensor]) -> None:
+    # norm_weight is told apart by its element count (section 1), so [HC, H] is as good as [HC * H].
+    for buffer in shape.signature(kind).inputs:
+        tensor = given[buffer.name]
+        fits = (
+            tensor.numel() == buffer.shape[0]
+            if buffer.name == "norm_weight"
+            else tuple(tensor.shape) == buffer.shape
+        )
+        if not fits:
+            raise ValueError(
+                f"{buffer.name} has shape {tuple(tensor.shape)}; with {shape.tokens} tokens, {shape.branches} "
+                f"branches, hidden {shape.hidden} and low_rank {shape.low_rank}, kind {kind} needs {buffer.shape}"
+            )
+    if kind != "combine" and shape.low_rank == 0:
+        raise ValueError("up_weight has low_rank 0; it must be at least 1")

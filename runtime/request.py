@@ -1,0 +1,87 @@
+"""What a call asks for, as a value: fields to match, buffers to pass, and what kernels can't take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .table import Contract, FieldValue
+
+if TYPE_CHECKING:
+    from .explanation import Explanation
+
+ITEM_BYTES: Mapping[str, int] = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+}
+"""Bytes of an element of the dtypes that buffers may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor known by name: contiguous, row-major."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    """torch's name of it, without `torch.`."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The tensors of one kind of an op, in the order in which plans take and give them."""
+
+    inputs: tuple[Buffer, ...]
+    outputs: tuple[Buffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call, reduced to what selection looks at."""
+
+    family: str
+    kind: str
+    fields: Mapping[str, FieldValue]
+    """Workload fields that the call determines; a field that the kind doesn't have is absent."""
+    signature: Signature
+    label: str
+    """Short form of the shape asked for, written like a workload's label."""
+    reference_contract: Contract
+    """What the family's torch reference promises for this call."""
+    reference_note: str
+    """How the reference would compute it, in words."""
+    problems: tuple[str, ...] = ()
+    """Tensors that no kernel can take as they lie in memory, a sentence each."""
+
+
+class Operator(Protocol):
+    """What a family's op tells the dispatcher about itself."""
+
+    @property
+    def family(self) -> str:
+        """The family's name."""
+
+    def request_for(self, fields: Mapping[str, FieldValue], kind: str) -> Request:
+        """The request that a perfectly laid out call of the shape `fields` would make.
+
+        Raises:
+            ValueError: the fields or the kind aren't the family's.
+        """
+
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """Which candidate a call with these arguments takes, and why.
+
+        Raises:
+            ValueError, TypeError: the arguments are no valid call.
+        """

@@ -1,0 +1,125 @@
+"""The one function that decides which candidate serves a request; `explain` prints its decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .communicator import Communicator
+from .device import Device
+from .eligibility import Conditions, Eligible, Rejected, Stage, Unusable, judge
+from .policy import Policy
+from .request import Request
+from .table import Build, Candidate, Contract, Table, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What was decided on one candidate, and why."""
+
+    workload: str
+    """The workload's label."""
+    candidate: str
+    accepted: bool
+    """Whether it could serve this request here under this policy."""
+    reason: str
+    cause: str
+    """What a rejection is counted under; empty where the candidate was accepted."""
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The candidate that serves, and the build that the device takes."""
+
+    workload: Workload
+    candidate: Candidate
+    arch: str
+    build: Build
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The outcome: a candidate, or the torch reference where `chosen` is None."""
+
+    request: Request
+    device: Device
+    policy: Policy
+    chosen: Choice | None
+    contract: Contract
+    """What the chosen route promises."""
+    decisions: tuple[Decision, ...]
+    """One for each candidate of the family, in the table's order."""
+
+    @property
+    def fallback(self) -> Decision | None:
+        """The rejection that explains the fallback best: of the candidate that came furthest.
+
+        None where a candidate was chosen, where the family has none, and where the reference was asked for.
+        """
+        if self.chosen is not None or self.policy == "reference" or not self.decisions:
+            return None
+        return max(self.decisions, key=lambda decision: decision.stage)
+
+
+_NOTHING_UNUSABLE: Mapping[tuple[str, str], str] = {}
+
+
+def select(
+    table: Table,
+    request: Request,
+    device: Device,
+    policy: Policy,
+    comm: Communicator | None = None,
+    exact: bool = False,
+    unusable: Unusable = _NOTHING_UNUSABLE,
+) -> Selection:
+    """Decide which candidate serves `request` (design section 6); pure, so devices may be imagined.
+
+    Order: candidates admitted on this kind of device by measured gain; under policy `verified` the other
+    verified ones in file order; the control; the torch reference.
+
+    Args:
+        table: the dispatch table.
+        request: what the call asks for.
+        device: where it runs.
+        policy: which candidates may be dispatched.
+        comm: the communicator that the call was given.
+        exact: whether candidates under a tolerance are out.
+        unusable: builds that were found not to load on this machine.
+    """
+    given = Conditions(device, policy, comm, exact, unusable)
+    judged = [
+        (workload, candidate, judge(workload, candidate, request, given))
+        for workload in table.workloads
+        if workload.family == request.family
+        for candidate in workload.candidates
+    ]
+    eligible = [(w, c, verdict) for w, c, verdict in judged if isinstance(verdict, Eligible)]
+    # `min` keeps the first of equals, and `judged` is in file order.
+    best = min(eligible, key=lambda entry: (entry[2].rank, -entry[2].gain), default=None)
+    chosen = None if best is None else Choice(best[0], best[1], best[2].arch, best[2].build)
+    return Selection(
+        request=request,
+        device=device,
+        policy=policy,
+        chosen=chosen,
+        contract=chosen.candidate.contract if chosen else request.reference_contract,
+        decisions=tuple(_decision(w, c, verdict, best) for w, c, verdict in judged),
+    )
+
+
+def _decision(
+    workload: Workload,
+    candidate: Candidate,
+    verdict: Rejected | Eligible,
+    best: tuple[Workload, Candidate, Eligible] | None,
+) -> Decision:
+    if isinstance(verdict, Rejected):
+        return Decision(workload.label, candidate.name, False, verdict.reason, verdict.cause, verdict.stage)
+    assert best is not None
+    if verdict is best[2]:
+        reason = f"chosen: {verdict.standing}"
+    else:
+        reason = f"eligible: {verdict.standing}; {best[1].name} is preferred: {best[2].standing}"
+    return Decision(workload.label, candidate.name, True, reason, "", Stage.ELIGIBLE)

@@ -1,0 +1,113 @@
+"""From spec files to checked specs: all problems of all files at once, never a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from .errors import Finding, Problem, SpecError
+from .family import families, spec_model
+from .messages import findings_of, models_in, tagged, unknown_family
+from .spec import Candidate, Spec, Workload
+from .toml import Document, read_document
+from .workspace import Workspace, find_workspace
+
+
+@dataclass(frozen=True, slots=True)
+class SpecFile:
+    """A spec and where it was read."""
+
+    path: Path
+    spec: Spec
+
+
+def load_spec(path: Path, workspace: Workspace | None = None) -> SpecFile:
+    """Read one spec file; without a workspace, that of its folder knows the families.
+
+    Raises:
+        SpecError: with every problem of the file.
+    """
+    return SpecFile(path, check_document(read_document(path), path, workspace or find_workspace(path.parent)))
+
+
+def load_specs(workspace: Workspace) -> list[SpecFile]:
+    """Read all spec files of a workspace, sorted by path.
+
+    Raises:
+        SpecError: with every problem of every file.
+    """
+    files: list[SpecFile] = []
+    problems: list[Problem] = []
+    for path in sorted(workspace.specs.rglob("*.toml")):
+        try:
+            files.append(load_spec(path, workspace))
+        except SpecError as error:
+            problems += error.problems
+    first: dict[str, SpecFile] = {}
+    for file in files:
+        other = first.setdefault(file.spec.name, file)
+        if other is not file:
+            message = f'"{file.spec.name}" is already the name of {other.path}; rename one of the specs.'
+            problems.append(Problem(str(file.path), None, "name", message))
+    if problems:
+        raise SpecError(problems)
+    return files
+
+
+def check_document(document: Document, path: Path, workspace: Workspace) -> Spec:
+    """Check a parsed file against its family's model and all rules.
+
+    Raises:
+        SpecError: with every problem of the file.
+    """
+    known = families(workspace)
+    name = document.data.get("family")
+    if not isinstance(name, str) or name not in known:
+        missing = Finding((), f'"family" is missing; the families are {", ".join(known)}.')
+        finding = missing if name is None else Finding(("family",), unknown_family(name, known))
+        raise SpecError(document.problems([finding]))
+    model = spec_model(known[name])
+    context = {"folder": path.parent}
+    findings = list(_name_findings(document.data, path))
+    try:
+        spec = model.model_validate(document.data, context=context)
+    except ValidationError as error:
+        findings += findings_of(error, model, document.data)
+        findings += _partial_findings(model, document.data, context)
+    if findings:
+        raise SpecError(document.problems(findings))
+    return spec
+
+
+def _name_findings(data: Mapping[str, Any], path: Path) -> Iterator[Finding]:
+    name = data.get("name")
+    if isinstance(name, str) and path.name != f"{name}.toml":
+        message = f'the file is called "{path.name}", but name is "{name}"; they must agree, rename one.'
+        yield Finding(("name",), message)
+
+
+def _partial_findings(
+    model: type[Spec], data: Mapping[str, Any], context: Mapping[str, Any]
+) -> list[Finding]:
+    """Apply the rules to those parts of a broken file that are valid by themselves."""
+    (workload_model,) = models_in(model.model_fields["workload"].annotation)
+    routes = tagged(models_in(model.model_fields["candidate"].annotation))
+    candidates: dict[int, Candidate] = {}
+    written = data.get("candidate")
+    for index, part in enumerate(written if isinstance(written, list) else []):
+        route = part.get("route") if isinstance(part, dict) else None
+        try:
+            candidate = routes[route].model_validate(part, context=context) if route in routes else None
+        except ValidationError:
+            continue
+        if isinstance(candidate, Candidate):
+            candidates[index] = candidate
+    try:
+        workload = workload_model.model_validate(data.get("workload"), context=context)
+    except ValidationError:
+        workload = None
+    return list(model.findings(workload if isinstance(workload, Workload) else None, candidates))

@@ -1,0 +1,88 @@
+"""Reduction trees: the order in which a dot product is added up (numerics contract, section 2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import shown
+
+MAX_COUNT = 2**31 - 1
+"""No number of a spec is larger: kernels count and index with 32-bit integers."""
+WARP = 32
+MAX_LANES = 1024
+"""A team of lanes never exceeds one CTA, and a CTA has at most 1024 threads."""
+
+
+def legal_lanes(lanes: int) -> bool:
+    """Tell whether a tree may have so many lanes: a power of two up to 32, or a multiple of 32 up to 1024."""
+    if lanes <= WARP:
+        return lanes > 0 and lanes & (lanes - 1) == 0
+    return lanes <= MAX_LANES and lanes % WARP == 0
+
+
+def default_lanes(limit: int) -> int:
+    """Give the largest legal number of lanes up to `limit` (1 where the limit is below that)."""
+    if limit >= WARP:
+        return min(limit, MAX_LANES) // WARP * WARP
+    return 1 << (max(limit, 1).bit_length() - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """`[segments, lanes, chunk]`: part of the workload, because it fixes the bits of the result.
+
+    Raises:
+        ValueError: a number isn't positive or the lanes aren't legal; the text is a sentence.
+    """
+
+    segments: int
+    """Equal contiguous parts of K, reduced independently and then added in order."""
+    lanes: int
+    """Partial sums of a segment."""
+    chunk: int
+    """Consecutive elements that one lane takes at a time."""
+
+    def __post_init__(self) -> None:
+        if self.segments < 1 or self.chunk < 1:
+            raise ValueError(
+                f"found {self.segments} segments and a chunk of {self.chunk}; a tree has at least 1 of each."
+            )
+        if not legal_lanes(self.lanes):
+            raise ValueError(
+                f"found {self.lanes} lanes; allowed are powers of two up to 32 "
+                f"and multiples of 32 up to {MAX_LANES}."
+            )
+
+    @classmethod
+    def parse(cls, value: object) -> Tree:
+        """Read the TOML form `[segments, lanes, chunk]`.
+
+        Raises:
+            ValueError: it isn't a list of three integers, or not a legal tree.
+        """
+        if isinstance(value, Tree):
+            return value
+        if not isinstance(value, list | tuple) or len(value) != 3 or any(type(n) is not int for n in value):
+            raise ValueError(
+                f"found {shown(value)}; a tree is three whole numbers, [segments, lanes, chunk]."
+            )
+        if max(value) > MAX_COUNT:
+            raise ValueError(f"found {shown(value)}; the numbers of a tree are at most {MAX_COUNT}.")
+        return cls(*value)
+
+    def to_list(self) -> list[int]:
+        """Give the TOML form, `[segments, lanes, chunk]`."""
+        return [self.segments, self.lanes, self.chunk]
+
+    def check(self, k: int) -> str | None:
+        """Say in a sentence why this tree can't reduce `k` elements; None if it can."""
+        step = self.segments * self.chunk
+        if k % step == 0:
+            return None
+        return (
+            f"{self.segments} segments x chunk {self.chunk} = {step} doesn't divide the length {k}; "
+            f"a tree needs a length that segments x chunk divides."
+        )
+
+    def __str__(self) -> str:
+        return f"[{self.segments}, {self.lanes}, {self.chunk}]"

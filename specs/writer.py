@@ -1,0 +1,94 @@
+"""Writing a value back into a spec file; comments, order and spelling of everything else stay as they are."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import Problem, SpecError, dotted, listing, nearest
+from .reader import SpecFile, check_document
+from .toml import parse_document, read_document
+from .workspace import Workspace, find_workspace
+
+if TYPE_CHECKING:
+    from tomlkit.container import Container
+    from tomlkit.items import Item
+
+    Table = dict[str, Any] | Container | Item
+
+
+def edit(path: Path, key_path: Sequence[str], value: object, workspace: Workspace | None = None) -> SpecFile:
+    """Set one value of a spec file, or remove it with None, and write the file if it is still valid.
+
+    Args:
+        path: the spec file.
+        key_path: keys from the outside in; a candidate goes by its name: `("candidate", "wide", "ctas")`.
+            Tables that don't exist yet are made (`("candidate", "wide", "down", "ctas")`).
+        value: plain TOML data: text, number, truth value, list or table.
+        workspace: where the families are looked up; that of the file's folder if it isn't given.
+
+    Raises:
+        SpecError: the file is broken or would be, or a candidate or key isn't there; it is unchanged.
+    """
+    import tomlkit  # loaded only to write
+
+    document = tomlkit.parse(read_document(path).text)
+    table = _walk(document, path, key_path)
+    key = key_path[-1]
+    if value is not None:
+        table[key] = value
+    elif key in table:
+        del table[key]
+    else:
+        raise SpecError([Problem(str(path), None, dotted(key_path), "there is no such key to remove.")])
+    changed = tomlkit.dumps(document)
+    checked = parse_document(path, changed)
+    spec = check_document(checked, path, workspace or find_workspace(path.parent))
+    _replace(path, changed)
+    return SpecFile(path, spec)
+
+
+def _walk(document: Any, path: Path, key_path: Sequence[str]) -> Any:
+    """Go to the table that holds the last key, making inline tables on the way."""
+    import tomlkit
+
+    table = document
+    for place, key in enumerate(key_path[:-1]):
+        if isinstance(table, list):
+            table = _by_name(table, path, key_path[: place + 1])
+        else:
+            if key not in table:
+                table[key] = tomlkit.inline_table()
+            table = table[key]
+    if isinstance(table, list) or not hasattr(table, "keys"):
+        message = f'"{dotted(key_path[:-1])}" is no table; give a key path that ends in a key of one.'
+        raise SpecError([Problem(str(path), None, dotted(key_path), message)])
+    return table
+
+
+def _by_name(entries: Sequence[Any], path: Path, key_path: Sequence[str]) -> Any:
+    names = [str(entry.get("name")) for entry in entries]
+    wanted = key_path[-1]
+    if wanted not in names:
+        message = f'there is no candidate "{wanted}"; there are {listing(names)}{nearest(wanted, names)}'
+        raise SpecError([Problem(str(path), None, dotted(key_path), message)])
+    return entries[names.index(wanted)]
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file so that a reader, or a crash, sees the old text or the new one."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(text.encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(path.stat().st_mode & 0o777)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

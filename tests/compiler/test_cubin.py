@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import functools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernwright.compiler.cubin import CubinInvalid, repair
+from kernwright.compiler.disassembly import (
+    DisassemblyFailed,
+    Skipped,
+    find_nvdisasm,
+    instruction_counts,
+    unmet,
+)
+from kernwright.compiler.nvrtc import compile_program
+
+COPY = """\
+extern "C" __global__ void copy16(const float4* a, float4* b) { b[threadIdx.x] = a[threadIdx.x]; }
+extern "C" __global__ void copy4(const float* a, float* b) { b[threadIdx.x] = a[threadIdx.x]; }
+"""
+
+needs_nvdisasm = pytest.mark.skipif(find_nvdisasm() is None, reason="nvdisasm isn't installed")
+
+
+@functools.cache
+def raw(arch: str) -> bytes:
+    """As CuPy hands it over."""
+    return compile_program(COPY, file_name="copy.cu", arch=arch, kind="cubin").data
+
+
+def test_the_lost_byte_is_appended_once() -> None:
+    whole = repair(raw("sm_90"))
+    assert whole == raw("sm_90") + b"\0"
+    assert repair(whole) == whole
+
+
+@given(st.integers(1, 400))
+def test_a_cubin_that_lacks_more_is_refused(lost: int) -> None:
+    with pytest.raises(
+        CubinInvalid, match=r"reach to byte \d+; it was cut short|doesn't start as a 64-bit ELF"
+    ):
+        repair(raw("sm_90")[:-lost])
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=50)
+def test_what_is_no_elf_is_refused(data: bytes) -> None:
+    with pytest.raises(CubinInvalid, match="isn't a cubin"):
+        repair(data)
+
+
+@needs_nvdisasm
+def test_nvdisasm_rejects_what_cupy_gives_and_reads_what_is_repaired() -> None:
+    with pytest.raises(DisassemblyFailed, match="invalid ELF"):
+        instruction_counts(raw("sm_90"), "sm_90")
+    counts = instruction_counts(repair(raw("sm_90")), "sm_90")
+    assert not isinstance(counts, Skipped)
+    assert counts.keys() == {"copy16", "copy4"}
+    assert unmet({"copy16": counts["copy16"]}, {"LDG.E.128": 1, "STG.E.128": 1}) == []
+    assert unmet(counts, {"LDG.E.128": 1}) == ["copy4 has 0 LDG.E.128 instructions; at least 1 are expected"]
+
+
+@needs_nvdisasm
+def test_an_arch_that_nvdisasm_does_not_read_is_skipped_and_said_to_be() -> None:
+    skipped = instruction_counts(repair(raw("sm_70")), "sm_70")
+    assert isinstance(skipped, Skipped)
+    assert skipped.reason.startswith("Expectations of the machine code aren't checked for sm_70: ")
+
+
+def test_without_nvdisasm_expectations_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernwright.compiler.disassembly.find_nvdisasm", lambda: None)
+    skipped = instruction_counts(b"", "sm_90")
+    assert isinstance(skipped, Skipped)
+    assert "pip install nvidia-cuda-nvdisasm" in skipped.reason
+
+
+def test_expectations_compare_modifiers_whole_and_add_up_variants() -> None:
+    counts = {"up": {"LDG.E.128": 2, "LDG.E.128.CONSTANT": 1, "LDG.E.64": 4, "LDGSTS.E": 9}}
+    assert unmet(counts, {"LDG.E.128": 3, "LDG": 7, "LDG.E": 7}) == []
+    assert unmet(counts, {"LDG.E.128": 4}) == ["up has 3 LDG.E.128 instructions; at least 4 are expected"]
+    assert unmet(counts, {"LDG.E.1": 1}) == ["up has 0 LDG.E.1 instructions; at least 1 are expected"]
