@@ -48,10 +48,9 @@ def validate(
     json: Json = False,
 ) -> None:
     """Check spec files and list the cells they expand into."""
-    from kernwright.specs import load_files, load_specs
+    from kernwright.specs import load_specs
 
-    workspace = _workspace()
-    found = load_files(files, workspace) if files else load_specs(workspace)
+    found = load_specs(_workspace(), files or None)
     rows = [
         {
             "file": str(spec_file.path),
@@ -75,9 +74,11 @@ def validate(
 @app.command()
 def schema(family: Annotated[str, typer.Argument(help="Name of a family.")]) -> None:
     """Print the JSON Schema of a family's spec files; `generate` keeps the committed ones up to date."""
-    from kernwright.specs import schema_text
+    from kernwright.specs import schema_files
+    from kernwright.specs.errors import one_of
 
-    console.say(schema_text(family, _workspace()).rstrip("\n"))
+    schemas = schema_files(_workspace())
+    console.say(schemas[one_of(f"{family}.json", schemas, "family")].rstrip("\n"))
 
 
 @app.command()
@@ -244,16 +245,20 @@ def _show_build(report: BuildReport, json: bool) -> None:
 
 
 def exit_status(error: Exception) -> int | None:
-    """The exit status that stands for an error with a sentence for people; None for a bug."""
+    """The exit status that stands for an error with a sentence for people; None for a bug of ours."""
     from kernwright.compiler.toolchain import ArchUnsupported, ToolchainMissing
-    from kernwright.generator import NotGenerated, ScheduleError
-    from kernwright.specs import SpecError
+    from kernwright.evidence.explain import QuestionError
+    from kernwright.generator import NotGenerated, NothingSelected, ScheduleError, SchedulerMissing
+    from kernwright.generator.manifest import ManifestInvalid
+    from kernwright.generator.scaffold import WorkspaceExists
+    from kernwright.specs import ShortFormError, SpecError
 
-    if isinstance(error, NotGenerated | ToolchainMissing | ArchUnsupported):
+    not_here = (NotGenerated, ToolchainMissing, ArchUnsupported, SchedulerMissing)
+    bad_input = (SpecError, ShortFormError, ScheduleError, NothingSelected, QuestionError)
+    files = (ManifestInvalid, WorkspaceExists, PermissionError, NotADirectoryError, IsADirectoryError)
+    if isinstance(error, not_here):
         return 3
-    if isinstance(error, SpecError | ScheduleError | ValueError | OSError):
-        return 2
-    return None
+    return 2 if isinstance(error, bad_input + files) else None
 
 
 def main() -> None:

@@ -129,16 +129,18 @@ def _install() -> str:
 
 def _find_library() -> Path:
     try:
-        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+        from cuda.pathfinder import load_nvidia_dynamic_lib
     except ImportError as error:
         raise ToolchainMissing(
             f"cuda-pathfinder isn't installed, which finds the CUDA compiler. {_install()}"
         ) from error
-    _prefer_library_of_cupy()
     try:
+        _prefer_library_of_cupy()
         path = load_nvidia_dynamic_lib("nvrtc").abs_path
-    except DynamicLibNotFoundError as error:
-        raise ToolchainMissing(f"NVRTC, the CUDA compiler library, wasn't found. {_install()}") from error
+    except (OSError, RuntimeError) as error:  # not found, or it doesn't load
+        raise ToolchainMissing(
+            f"NVRTC, the CUDA compiler library, can't be loaded ({error}). {_install()}"
+        ) from error
     return Path(path)
 
 

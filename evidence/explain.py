@@ -11,8 +11,8 @@ from types import ModuleType
 from typing import Any
 
 from ..runtime.explanation import Explanation
-from ..specs import SpecFile, Workload, Workspace
-from ..specs.shortform import ShortFormError, matching, parse
+from ..specs import ShortForm, ShortFormError, Spec, SpecFile, Workload, Workspace, parse
+from ..specs.shortform import matches
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,19 @@ class Question:
     policy: str | None = None
 
 
+class QuestionError(ValueError):
+    """The question names something that dispatch doesn't know."""
+
+
 def load_dispatch(workspace: Workspace) -> ModuleType:
     """The generated dispatch module of a workspace.
 
     Raises:
-        FileNotFoundError: nothing was generated yet.
+        QuestionError: nothing was generated yet.
     """
     path = workspace.generated / "dispatch.py"
     if not path.is_file():
-        raise FileNotFoundError(f"{path} doesn't exist; run `kernwright generate` first")
+        raise QuestionError(f"{path} doesn't exist; run `kernwright generate` first")
     if workspace.is_library:
         return importlib.import_module("..generated.dispatch", __package__)
     name = f"kernwright_workspace_{workspace.root.name}_dispatch"
@@ -55,38 +59,60 @@ def answer(question: Question, workspace: Workspace, specs: Sequence[SpecFile]) 
 
     Raises:
         ShortFormError: no workload, or several, fit.
-        ValueError: an unknown architecture, kind or policy.
+        QuestionError: an unknown architecture, dtype, kind or policy.
     """
     dispatch = load_dispatch(workspace).DISPATCH
-    workload, archs = _workload(question, specs)
+    short = ShortForm(None, None, {}) if _named(question, specs) else parse(question.workload)
+    spec, workload = _workload(question, short, specs)
     fields: dict[str, Any] = {
         name: value[0] if isinstance(value, tuple) else value for name, value in workload.fields().items()
     }
-    short = parse(question.workload, specs).fields
-    fields |= {name: value for name, value in short.items() if name in ("dtype", "tokens")}
-    if question.tokens is not None:
-        fields["tokens"] = question.tokens
-    if question.dtype is not None:
-        fields["dtype"] = question.dtype
-    return [
-        dispatch.explain_request(
-            workload.family, fields, arch, kind=question.kind, policy=question.policy
-        )
-        for arch in archs
+    asked = {workload.SHORT_FORM.get(prefix): wanted[0] for prefix, wanted in short.fields.items()}
+    for name, value in (
+        ("tokens", question.tokens or asked.get("tokens")),
+        ("dtype", question.dtype or short.dtype),
+    ):
+        fields[name] = fields[name] if value is None else value
+    archs = question.archs or ((short.arch,) if short.arch else spec.control.arch)
+    try:
+        return [
+            dispatch.explain_request(spec.family, fields, arch, kind=question.kind, policy=question.policy)
+            for arch in archs
+        ]
+    except (ValueError, TypeError) as error:
+        raise QuestionError(str(error)) from error
+
+
+def _named(question: Question, specs: Sequence[SpecFile]) -> list[SpecFile]:
+    return [file for file in specs if file.spec.name == question.workload]
+
+
+def _workload(question: Question, short: ShortForm, specs: Sequence[SpecFile]) -> tuple[Spec, Workload]:
+    """The one workload meant. Tokens and dtype are what is asked about, so they needn't match."""
+    found = [
+        (file.spec, workload)
+        for file in (_named(question, specs) or specs)
+        for workload in file.spec.workloads()
+        if matches(_without_tokens(short, workload), workload)
     ]
+    wanted = question.dtype or short.dtype
+    same_dtype = [entry for entry in found if wanted in (None, entry[1].dtype)]
+    if len({spec.name for spec, _ in found}) == 1:
+        found = same_dtype or found[:1]
+    else:
+        found = same_dtype
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(f"{workload.label()} ({spec.name})" for spec, workload in found) or "none"
+    raise ShortFormError(
+        f'"{question.workload}" fits {len(found)} workloads: {names}; give the fields, or --dtype, of exactly one'
+    )
 
 
-def _workload(question: Question, specs: Sequence[SpecFile]) -> tuple[Workload, tuple[str, ...]]:
-    """The one workload meant, and the targets. Tokens and dtype are asked about, so they needn't match."""
-    short = parse(question.workload, specs)
-    found = matching(short, specs, ignoring=("dtype", "tokens"))
-    wanted = question.dtype or short.fields.get("dtype")
-    exact = [entry for entry in found if wanted in (None, entry.workload.dtype)]
-    found = exact or found[:1]
-    if len(found) != 1:
-        names = ", ".join(f"{entry.spec.name} ({entry.workload.label()})" for entry in found)
-        raise ShortFormError(
-            f"{question.workload} fits {len(found)} workloads: {names}; add fields or --dtype until one is left"
-        )
-    archs = question.archs or ((short.arch,) if short.arch else found[0].spec.control.arch)
-    return found[0].workload, archs
+def _without_tokens(short: ShortForm, workload: Workload) -> ShortForm:
+    fields = {
+        prefix: wanted
+        for prefix, wanted in short.fields.items()
+        if workload.SHORT_FORM.get(prefix) != "tokens"
+    }
+    return ShortForm(short.arch, None, fields)

@@ -19,17 +19,21 @@ families = []
 """
 
 
+class WorkspaceExists(Exception):
+    """The folder holds a workspace already."""
+
+
 def lay_out_workspace(folder: Path) -> list[Path]:
     """Write the configuration and a first spec file; gives the paths written.
 
     Raises:
-        FileExistsError: one of the files is there already; then nothing is written.
+        WorkspaceExists: one of the files is there already; then nothing is written.
     """
     example = EXAMPLE.read_text(encoding="utf-8").replace("../../schema/", "../schema/")
     files = {folder / FILE: CONFIGURATION, folder / "specs" / EXAMPLE.name: example}
     for path in files:
         if path.exists():
-            raise FileExistsError(
+            raise WorkspaceExists(
                 f"{path} exists already; nothing was written: name a new folder, or edit that file"
             )
     (folder / "templates").mkdir(parents=True, exist_ok=True)

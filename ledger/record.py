@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ..specs import Arch, Model
-from ..specs.base import Count, Size, Slug
+from ..specs.base import LABEL, SHA256, Count, Size, Slug
 
 SCHEMA = 1
 """Version of the record model; a record states the one it was written for."""
 
 Verdict = Literal["admitted", "rejected", "invalid", "no_difference"]
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Field(pattern=SHA256)]
 
 
 class Device(Model):
@@ -44,7 +44,7 @@ class Record(Model):
     schema_version: Literal[1]
     family: Slug
     spec: Slug
-    workload: Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=128)]
+    workload: Annotated[str, Field(pattern=LABEL, max_length=128)]
     """Label of the concrete workload, `fp16-hc4-h2560-n1-r320-tp1`."""
     candidate: Slug
     device: Device

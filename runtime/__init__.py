@@ -9,7 +9,7 @@ from .dispatch import Dispatch, bind
 from .errors import FormatMismatch, LoadError, NotExact, NotWarm, StaleSource, Unsupported
 from .explanation import Explanation
 from .plan import Plan
-from .policy import Policy, policy
+from .policy import Policy
 from .request import Buffer, Operator, Request, Signature
 from .selection import Choice, Decision, Selection, select
 from .statistics import Stats
@@ -60,6 +60,5 @@ __all__ = [
     "Verdict",
     "Workload",
     "bind",
-    "policy",
     "select",
 ]

@@ -54,5 +54,6 @@ def objection(needed: tuple[str, ...], channel: str, comm: Communicator | None) 
     lacking = [name for name in needed if name not in comm.capabilities]
     if lacking:
         has = ", ".join(sorted(comm.capabilities)) or "none"
-        return f"the communicator that owns channel {channel} lacks capability {', '.join(lacking)}; it has {has}"
+        lacks = ", ".join(lacking)
+        return f"the communicator that owns channel {channel} lacks capability {lacks}; it has {has}"
     return None

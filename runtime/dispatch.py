@@ -51,8 +51,8 @@ class Dispatch:
         self._operators[operator.family] = operator
 
     def policy(self, name: str) -> AbstractContextManager[None]:
-        """Dispatch under policy `name` inside a `with` block; see `runtime.policy`."""
-        return policies.policy(name)
+        """Dispatch under policy `name` inside a `with` block; see the module `runtime.policy`."""
+        return policies.under(name)
 
     def stats(self) -> Stats:
         """Counts of dispatches and fallbacks since the module was loaded."""
@@ -79,9 +79,9 @@ class Dispatch:
             raise refuse(selection)
         if exact and plan is None and selection.contract != "exact":
             raise NotExact(
-                f"exact=True was asked for, and {request.family} {request.label} (kind {request.kind}) is served "
-                f"by {request.reference_note} under contract {selection.contract}; allow a tolerance with "
-                "exact=False, or ask explain() why no kernel serves it"
+                f"exact=True was asked for, and {request.family} {request.label} (kind {request.kind}) is "
+                f"served by {request.reference_note}, under contract {selection.contract}; "
+                "pass exact=False to allow that, or ask explain() why no kernel serves it"
             )
         return selection, plan
 

@@ -74,8 +74,8 @@ def judge(
     workload: Workload, candidate: Candidate, request: Request, given: Conditions
 ) -> Rejected | Eligible:
     """Decide on one candidate (design section 6)."""
-    for rejected in _shape_objections(workload, request, given.comm):
-        return rejected
+    for mismatch in _shape_objections(workload, request, given.comm):
+        return mismatch
     if request.problems:
         return Rejected(Stage.LAYOUT, "layout", request.problems[0])
     if request.kind not in candidate.steps:

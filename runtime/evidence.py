@@ -42,8 +42,9 @@ def standing(workload: Workload, candidate: str, build: Build, device: Device) -
         for record in (*here, *fresh)
         if not record.exact and record.verdict == "rejected" and record.gain is None
     ]
+    counted = telling or here
     return Standing(
-        here=(telling or here or [None])[-1],
+        here=counted[-1] if counted else None,
         verified_on=passed[0] if passed else None,
         verified_here=any(record.exact for record in here),
         mismatched_on=failed[0] if failed else None,

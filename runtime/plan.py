@@ -167,8 +167,8 @@ def _launch(kernel: Kernel, position: Mapping[str, int], module: Module, candida
     unknown = [name for name in kernel.args if name not in position]
     if unknown:
         raise LoadError(
-            f"kernel {kernel.symbol} of {candidate.name} takes {', '.join(unknown)}, which is neither a tensor "
-            f"of this kind nor scratch; known are {', '.join(position)}: run `kernwright generate`"
+            f"kernel {kernel.symbol} of {candidate.name} takes {', '.join(unknown)}, which is neither a "
+            f"tensor of this kind nor scratch; known are {', '.join(position)}: run `kernwright generate`"
         )
     try:
         function: Any = module.get_function(kernel.symbol)

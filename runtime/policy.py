@@ -44,7 +44,7 @@ def current() -> Policy:
 
 
 @contextmanager
-def policy(name: str) -> Iterator[None]:
+def under(name: str) -> Iterator[None]:
     """Dispatch under policy `name` inside the block, in this thread or task only.
 
     Raises:

@@ -28,7 +28,7 @@ class Stats:
     fallbacks: dict[str, int]
     """Calls that torch served by cause: a field's name, `layout`, `device`, `communicator`, ..."""
     reference: int
-    """Calls that torch served because policy `reference` asked for it, or because the family has no kernels."""
+    """Calls that torch served because policy `reference` says so, or because the family has no kernels."""
 
 
 @dataclass(slots=True)

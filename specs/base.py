@@ -50,6 +50,24 @@ def raise_findings(findings: Iterable[Finding]) -> None:
 
 
 SLUG = r"^[a-z0-9_]+$"
+LABEL = r"^[a-z0-9]+(-[a-z0-9]+)*$"
+SYMBOL = r"^[A-Za-z_][A-Za-z0-9_]*$"
+PACKAGE = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+CALLABLE = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
+INSTRUCTION = r"^[A-Z][A-Z0-9_.]*$"
+SHA256 = r"^[0-9a-f]{64}$"
+
+PATTERNS: dict[str, str] = {
+    SLUG: "lowercase letters, digits and underscores",
+    LABEL: "words of lowercase letters and digits, joined by hyphens",
+    SYMBOL: "names of C functions",
+    PACKAGE: 'dotted names of Python packages, such as "my_package.my_family"',
+    CALLABLE: 'Python functions, as "module:function"',
+    INSTRUCTION: 'instructions in capitals, such as "LDG.E.128"',
+    SHA256: "SHA-256 digests in lowercase hexadecimal",
+}
+"""What a pattern means, in the words of an error message."""
+
 Slug = Annotated[str, Field(pattern=SLUG, max_length=64)]
 """A name that is safe in file names and identifiers: nothing else of a spec becomes text of a kernel."""
 

@@ -32,7 +32,9 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value if len(value) <= 60 else value[:60] + "...", ensure_ascii=False)
+        text = json.dumps(value if len(value) <= 60 else value[:60] + "...", ensure_ascii=False)
+        # What a file says is printed on terminals: no control character may get there.
+        return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)
     if isinstance(value, int) and abs(value) > 10**18:
         return "a number of more than 18 digits"
     if isinstance(value, int | float):

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, model_validator
 
-from .base import Count, Size, as_list
-from .errors import Finding, RuleError
+from .base import CALLABLE, SYMBOL, Count, Size, as_list
+from .errors import Finding, RuleError, shown
 from .spec import Candidate, Schedule
 
 
@@ -37,14 +37,11 @@ class External(Candidate):
     """A Python callable, or a `.cu` file with its symbol and launch geometry."""
 
     route: Literal["external"]
-    callable: (
-        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$", max_length=256)]
-        | None
-    ) = None
+    callable: Annotated[str, Field(pattern=CALLABLE, max_length=256)] | None = None
     """Python function as `module:function`; takes and returns the op's tensors."""
     source: Annotated[str, Field(min_length=1, max_length=256)] | None = None
     """A `.cu` file, relative to the spec file's folder and inside it."""
-    symbol: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)] | None = None
+    symbol: Annotated[str, Field(pattern=SYMBOL, max_length=256)] | None = None
     """The kernel's name in the file (`extern "C"`)."""
     grid: Dim3 | None = None
     """CTAs, one number or up to three."""
@@ -106,8 +103,10 @@ class External(Candidate):
 def _escape(source: str) -> str | None:
     """Say why a path might leave the spec file's folder; None if it stays inside as far as its text tells."""
     path = PurePosixPath(source)
-    if path.is_absolute() or ".." in path.parts or "\\" in source or ":" in source:
-        return f'"{source}" leaves the spec file\'s folder; give a relative path inside it, without "..".'
+    if path.is_absolute() or ".." in path.parts or not source.isprintable() or set(source) & {"\\", ":"}:
+        return (
+            f'{shown(source)} leaves the spec file\'s folder; give a relative path inside it, without "..".'
+        )
     return None
 
 
@@ -115,7 +114,7 @@ def _absent(folder: Path, source: str) -> str | None:
     """Say why a file can't be taken from the folder: it isn't there, or a link leads out."""
     path = (folder / source).resolve()
     if not path.is_relative_to(folder.resolve()):
-        return f'"{source}" is a link that leaves the spec file\'s folder; put the file itself inside it.'
+        return f"{shown(source)} is a link that leaves the spec file's folder; put the file itself inside it."
     if not path.is_file():
-        return f'there is no file "{source}" beside the spec file.'
+        return f"there is no file {shown(source)} beside the spec file."
     return None

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
-from .base import Model, Size
-from .errors import Finding, listing, nearest
+from .base import INSTRUCTION, Model, Size, raise_findings
+from .errors import Finding, listing, nearest, shown
 
-Instruction = Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_.]*$")]
+Instruction = Annotated[str, Field(pattern=INSTRUCTION)]
 """A prefix of a machine instruction, such as `LDG.E.128`."""
 
 Counts = dict[Instruction, Size]
@@ -61,6 +61,15 @@ class Budgets(Model):
         }
 
 
+def _unquoted(value: object) -> Iterator[Finding]:
+    """Find instructions whose dots TOML took for tables."""
+    for kernel, counts in value.items() if isinstance(value, dict) else ():
+        for name, count in counts.items() if isinstance(counts, dict) else ():
+            if isinstance(count, dict):
+                message = 'found a table; write an instruction that holds dots in quotes, as "LDG.E.128" = 4.'
+                yield Finding((kernel, name), message)
+
+
 class Expectations(Model):
     """The `expect` of a candidate: instructions that every kernel, or a single one, has at least so often."""
 
@@ -70,6 +79,7 @@ class Expectations(Model):
     @model_validator(mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
+        raise_findings(_unquoted(value))
         return _split_tables(value)
 
     @classmethod
@@ -90,7 +100,7 @@ def unknown_kernels(
         if name not in kernels:
             has = f"its kernels are {listing(kernels)}" if kernels else "it has no kernels of ours"
             yield Finding(
-                (option, name), f'route "{route}" has no kernel "{name}"; {has}{nearest(name, kernels)}'
+                (option, name), f'route "{route}" has no kernel {shown(name)}; {has}{nearest(name, kernels)}'
             )
 
 

@@ -9,11 +9,8 @@ from typing import Any, cast, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from .base import SLUG, Model
+from .base import PATTERNS, Model
 from .errors import Finding, KeyPath, RuleError, listing, nearest, shown
-
-PATTERNS: dict[str, str] = {SLUG: "lowercase letters, digits and underscores"}
-"""What a pattern means; families may add theirs."""
 
 
 def findings_of(error: ValidationError, root: type[Model], data: Mapping[str, Any]) -> list[Finding]:
@@ -54,6 +51,8 @@ def _translate(detail: ErrorDetails, root: type[Model], data: Mapping[str, Any])
     kind, loc = detail["type"], detail["loc"]
     context = detail.get("ctx", {})
     path = _written_path(loc, data, keep_last=kind == "missing")
+    if kind == "too_short" and len(detail["input"]) >= context["min_length"]:
+        return  # Pydantic counts only the entries that are valid; the others have complaints of their own.
     if kind == "value_error" and isinstance(rule := context["error"], RuleError):
         yield from (Finding((*path, *finding.path), finding.message) for finding in rule.findings)
     elif kind == "value_error":
@@ -75,7 +74,7 @@ def _wants(what: str) -> Callable[[Any, Mapping[str, Any]], str]:
 
 
 def _bound(words: str, key: str) -> Callable[[Any, Mapping[str, Any]], str]:
-    return lambda found, context: f"found {shown(found)}; it must be {words} {context[key]}."
+    return lambda found, context: f"found {shown(found)}; it must be {words} {context[key]:.10g}."
 
 
 def _length(words: str, key: str) -> Callable[[Any, Mapping[str, Any]], str]:
@@ -93,8 +92,9 @@ def _pattern(found: Any, context: Mapping[str, Any]) -> str:
 
 def _not_one_of(found: object, expected: str) -> str:
     names = re.findall(r"'([^']*)'", expected)
+    allowed = listing((f'"{name}"' for name in names), "or") if names else expected
     ending = nearest(found, names) if isinstance(found, str) else "."
-    return f"found {shown(found)}; allowed are {expected.replace(chr(39), chr(34))}{ending}"
+    return f"found {shown(found)}; allowed are {allowed}{ending}"
 
 
 _INTEGER = _wants("a whole number")
@@ -141,10 +141,10 @@ def _unknown(loc: tuple[int | str, ...], root: type[Model]) -> str:
         (route,) = routes
         having = [name for name, model in tagged(_at(loc[:-2], root)).items() if key in model.model_fields]
         if having:
-            return f'route "{route}" has no option "{key}"; routes that have it: {listing(having)}.'
+            return f'route "{route}" has no option {shown(key)}; routes that have it: {listing(having)}.'
         has = f"it has {listing(allowed)}{nearest(key, allowed)}"
-        return f'route "{route}" has no option "{key}", and no other route has; {has}'
-    return f'"{key}" is unknown here; allowed are {listing(allowed)}{nearest(key, allowed)}'
+        return f'route "{route}" has no option {shown(key)}, and no other route has; {has}'
+    return f"{shown(key)} is unknown here; allowed are {listing(allowed)}{nearest(key, allowed)}"
 
 
 def _at(loc: tuple[int | str, ...], root: type[Model]) -> list[type[Model]]:

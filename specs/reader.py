@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from .errors import Finding, Problem, SpecError
+from .errors import Finding, Problem, SpecError, shown
 from .family import families, spec_model
 from .messages import findings_of, models_in, tagged, unknown_family
 from .spec import Candidate, Spec, Workload
@@ -67,7 +67,7 @@ def check_document(document: Document, path: Path, workspace: Workspace) -> Spec
     known = families(workspace)
     name = document.data.get("family")
     if not isinstance(name, str) or name not in known:
-        missing = Finding((), f'"family" is missing; the families are {", ".join(known)}.')
+        missing = Finding(("family",), f'"family" is missing; the families are {", ".join(known)}.')
         finding = missing if name is None else Finding(("family",), unknown_family(name, known))
         raise SpecError(document.problems([finding]))
     model = spec_model(known[name])
@@ -86,7 +86,7 @@ def check_document(document: Document, path: Path, workspace: Workspace) -> Spec
 def _name_findings(data: Mapping[str, Any], path: Path) -> Iterator[Finding]:
     name = data.get("name")
     if isinstance(name, str) and path.name != f"{name}.toml":
-        message = f'the file is called "{path.name}", but name is "{name}"; they must agree, rename one.'
+        message = f'the file is called "{path.name}", but name is {shown(name)}; they must agree, rename one.'
         yield Finding(("name",), message)
 
 

@@ -1,8 +1,8 @@
 """The short form `sm70-fp16-hc4-h2560-n1`: a workload and a target by a few of its fields.
 
-One word may name a target, one the dtype; the rest are prefixes of the families (`hc`, `h`, ...) with a number.
-What isn't given matches anything, so `hc8` is enough where one workload has eight branches. A spec's name
-stands for all workloads of that spec.
+One word may name a target, one the dtype; the rest are prefixes (`hc`, `h`, ...) with a number. What isn't
+given matches anything, so `hc8` is enough where one workload has eight branches. A spec's name stands for all
+workloads of that spec.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ class Tree:
         if k % step == 0:
             return None
         return (
-            f"{self.segments} segments x chunk {self.chunk} = {step} doesn't divide the length {k}; "
-            f"a tree needs a length that segments x chunk divides."
+            f"segments {self.segments} x chunk {self.chunk} = {step} doesn't divide the length, {k}; "
+            "segments x chunk must divide it."
         )
 
     def __str__(self) -> str:

@@ -9,15 +9,13 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from .base import Model
-from .errors import Finding, SpecError
-from .messages import PATTERNS, findings_of
+from .base import PACKAGE, Model
+from .errors import Finding, SpecError, shown
+from .messages import findings_of
 from .toml import read_document
 
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]
 FILE = "kernwright.toml"
-_DOTTED = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
-PATTERNS[_DOTTED] = 'dotted names of Python packages, such as "my_package.my_family"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class WorkspaceFile(Model):
     """Folder of templates that win over the shipped ones."""
     generated: str = "generated"
     """Folder of the output."""
-    families: tuple[Annotated[str, Field(pattern=_DOTTED)], ...] = ()
+    families: tuple[Annotated[str, Field(pattern=PACKAGE)], ...] = ()
     """Packages of families."""
 
 
@@ -98,5 +96,7 @@ def _outside(root: Path, file: WorkspaceFile) -> Iterator[Finding]:
         value: str = getattr(file, key)
         inside = "\0" not in value and (root / value).resolve().is_relative_to(root)
         if not inside or (root / value).resolve() == root:
-            message = f'"{value}" isn\'t a folder inside the workspace; give a relative path below {root}.'
+            message = (
+                f"{shown(value)} isn't a folder inside the workspace; give a relative path below {root}."
+            )
             yield Finding((key,), message)

@@ -98,9 +98,9 @@ def dot(a: torch.Tensor, b: torch.Tensor, tree: Tree) -> torch.Tensor:
             f"the tree is {list(tree)} and the length {length}; segments x chunk must divide the length"
         )
     chunks = length // (segments * chunk)
-    a = a.unflatten(-1, (segments, chunks, chunk))
-    b = b.unflatten(-1, (segments, chunks, chunk))
-    leading = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a = a.reshape(*a.shape[:-1], segments, chunks, chunk)
+    b = b.reshape(*b.shape[:-1], segments, chunks, chunk)
+    leading = (a[..., 0, 0] + b[..., 0, 0]).shape
     acc = torch.zeros((*leading, lanes), dtype=torch.float32, device=a.device)
     for first in range(0, chunks, lanes):
         taken = min(lanes, chunks - first)
@@ -118,7 +118,7 @@ def _butterflies(acc: torch.Tensor) -> torch.Tensor:
     Addition commutes, so after each step both partners hold one value, and half of them are enough.
     """
     width = min(acc.shape[-1], 32)
-    acc = acc.unflatten(-1, (-1, width))
+    acc = acc.reshape(*acc.shape[:-1], acc.shape[-1] // width, width)
     while width > 1:
         width //= 2
         acc = acc[..., :width] + acc[..., width : 2 * width]

@@ -4,113 +4,34 @@
         residual, block, injection, norm_weight, down_weight, up_weight, kind="boundary", eps=1e-6)
 
 Shapes, kinds and arithmetic: contract of the family, sections 1 and 2. How many tokens a call has is
-looked at here, inside the op, on every call: a caller that baked it in during prefill would never decode fast.
+looked at here, inside the op, on every call: a caller that baked it in at prefill would never decode fast.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
 from .. import policy as policies
 from ..communicator import Communicator
 from ..device import current
 from ..dispatch import Dispatch, chosen_policy
 from ..explanation import Explanation
-from ..plan import Plan
 from ..request import Request
-from ..selection import Selection
+from ..resolved import Resolved
 from ..statistics import Tally
 from ..table import FieldValue
 from .hyper_connection_arguments import ARGUMENTS, RESULTS, checked_kind, checked_out, layout_problems, read
-from .hyper_connection_shape import EXACT_TOKENS, FAMILY, INPUTS, OUTPUTS, ChosenTrees, Shape, trees_for
+from .hyper_connection_shape import FAMILY, INPUTS, OUTPUTS, ChosenTrees, Shape, trees_for
 
 if TYPE_CHECKING:
     import torch
 
     Maybe = torch.Tensor | None
     Result = tuple[Maybe, Maybe, Maybe]
-    Runner = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor] | None], Sequence[torch.Tensor]]
 
 MAX_RESOLVED = 4096
 """Calls of different shape that are remembered; a prefill of ever new lengths must not grow without bound."""
-
-
-class Reference:
-    """The torch reference with a plan's face: inputs and outputs of a kind in the signature's order."""
-
-    def __init__(self, shape: Shape, kind: str, trees: ChosenTrees) -> None:
-        """Hold the shape; trees are followed up to 16 tokens."""
-        self._shape, self._kind, self._trees = shape, kind, dict(trees.trees)
-
-    def __call__(
-        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
-    ) -> Sequence[torch.Tensor]:
-        """Compute, and copy into `outputs` if they are given."""
-        from . import hyper_connection_torch as arithmetic
-
-        given = dict(zip(INPUTS[self._kind], inputs, strict=True))
-        if self._shape.tokens <= EXACT_TOKENS:
-            named = arithmetic.exact(self._shape, self._kind, given, self._trees)
-        else:
-            named = arithmetic.approximate(self._shape, self._kind, given)
-        results = [named[name] for name in OUTPUTS[self._kind]]
-        if outputs is None:
-            return results
-        for output, result in zip(outputs, results, strict=True):
-            output.copy_(result)
-        return outputs
-
-
-class Resolved:
-    """A call that was decided: call it with tensors of the same shapes, layout and device, unchecked."""
-
-    __slots__ = ("_inputs", "_results", "_run", "_tally", "plan", "selection", "shape")
-
-    def __init__(
-        self,
-        shape: Shape,
-        kind: str,
-        run: Runner,
-        tally: Tally,
-        selection: Selection | None,
-        plan: Plan | None,
-    ) -> None:
-        """Turn names into positions."""
-        self._run, self._tally = run, tally
-        self._inputs = tuple(ARGUMENTS.index(name) for name in INPUTS[kind])
-        self._results = tuple(
-            OUTPUTS[kind].index(name) if name in OUTPUTS[kind] else None for name in RESULTS
-        )
-        self.shape = shape
-        self.selection = selection
-        """The decisions; None for a call of no tokens, which nothing has to serve."""
-        self.plan = plan
-        """The kernels; None where torch serves."""
-
-    def __call__(
-        self,
-        residual: torch.Tensor,
-        block: Maybe,
-        injection: Maybe,
-        norm_weight: Maybe,
-        down_weight: Maybe,
-        up_weight: Maybe,
-        *,
-        out: Sequence[Maybe] | None = None,
-    ) -> Result:
-        """`(x, block_input, injection_out)`; None for what the kind doesn't have."""
-        arguments = (residual, block, injection, norm_weight, down_weight, up_weight)
-        inputs: Any = [arguments[position] for position in self._inputs]
-        outputs: Any = None if out is None else [tensor for tensor in out if tensor is not None]
-        self._tally.calls += 1
-        given = self._run(inputs, outputs)
-        x, block_input, injection_out = self._results
-        return (
-            None if x is None else given[x],
-            None if block_input is None else given[block_input],
-            None if injection_out is None else given[injection_out],
-        )
 
 
 class Op:
@@ -194,8 +115,8 @@ class Op:
                 self._resolved.clear()
             self._resolved[key] = resolved
         elif out is not None:  # addresses aren't in the key
-            checked_out(resolved.shape, kind, [t for t in arguments if t is not None], out)
-        return resolved(*arguments, out=out)
+            checked_out(resolved.request.signature, [t for t in arguments if t is not None], kind, out)
+        return cast("Result", resolved(*arguments, out=out))
 
     def plan(
         self,
@@ -273,7 +194,7 @@ class Op:
         table = self._dispatch.table
         shape = read(table, arguments, kind, eps, branches, comm)
         given = [tensor for tensor in arguments if tensor is not None]
-        outputs = {} if out is None else checked_out(shape, kind, given, out)
+        outputs = {} if out is None else checked_out(shape.signature(kind), given, kind, out)
         trees = trees_for(table, shape, kind)
         problems = layout_problems({**dict(zip(INPUTS[kind], given, strict=True)), **outputs})
         return shape, trees, shape.request(kind, trees, problems)
@@ -290,16 +211,24 @@ class Op:
         out: Sequence[Maybe] | None,
     ) -> Resolved:
         shape, trees, request = self._request(arguments, kind, eps, branches, comm, out)
-        reference = Reference(shape, kind, trees)
+        from .hyper_connection_torch import Reference
+
+        reference = Reference(shape, kind, trees.trees)
         chosen = chosen_policy(policy)
         if shape.tokens == 0:
-            return Resolved(shape, kind, reference, Tally(), None, None)
+            return Resolved(request, *_positions(kind), reference, Tally())
         residual = arguments[0]
         assert residual is not None
         device = current(residual.device)
         selection, plan = self._dispatch.resolve(request, device, chosen, comm, exact)
         tally = self._dispatch.statistics.tally(selection)
-        return Resolved(shape, kind, plan or reference, tally, selection, plan)
+        return Resolved(request, *_positions(kind), reference, tally, selection, plan)
+
+
+def _positions(kind: str) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
+    inputs, outputs = INPUTS[kind], OUTPUTS[kind]
+    results = tuple(outputs.index(name) if name in outputs else None for name in RESULTS)
+    return tuple(ARGUMENTS.index(name) for name in inputs), results
 
 
 def _facts(tensor: torch.Tensor) -> tuple[object, ...]:
@@ -314,8 +243,8 @@ def _refuse_grad(arguments: Sequence[Maybe]) -> None:
 
             if torch.is_grad_enabled():
                 raise RuntimeError(
-                    f"{name} requires grad, and hyper_connection has no gradient; call it under torch.no_grad() "
-                    "or torch.inference_mode()"
+                    f"{name} requires grad, and hyper_connection has no gradient; call it under "
+                    "torch.no_grad() or torch.inference_mode()"
                 )
 
 

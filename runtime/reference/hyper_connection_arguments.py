@@ -1,4 +1,4 @@
-"""Reading a hyper-connection call: its shape out of its tensors, or a sentence about what contradicts what."""
+"""Reading a hyper-connection call: its shape out of its tensors, or a sentence about what is wrong."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..communicator import Communicator
+from ..request import Signature
 from ..table import Table
 from .hyper_connection_shape import DTYPE_SHORT, FAMILY, INPUTS, OUTPUTS, Shape
 
@@ -106,7 +107,7 @@ def _layout_problems(tensors: Mapping[str, torch.Tensor]) -> Iterator[str]:
 
 
 def checked_out(
-    shape: Shape, kind: str, given: Sequence[torch.Tensor], out: Sequence[Any]
+    signature: Signature, given: Sequence[torch.Tensor], kind: str, out: Sequence[Any]
 ) -> dict[str, torch.Tensor]:
     """The caller's output tensors by name.
 
@@ -120,7 +121,7 @@ def checked_out(
         _check_presence(name, tensor, name in OUTPUTS[kind], kind, f"out's {name}")
     tensors = {name: named[name] for name in OUTPUTS[kind]}
     residual = given[0]
-    for buffer in shape.signature(kind).outputs:
+    for buffer in signature.outputs:
         tensor = tensors[buffer.name]
         if (
             tuple(tensor.shape) != buffer.shape
@@ -128,8 +129,8 @@ def checked_out(
             or tensor.device != residual.device
         ):
             raise ValueError(
-                f"out's {buffer.name} is {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}; it must "
-                f"be {residual.dtype} of shape {buffer.shape} on {residual.device}"
+                f"out's {buffer.name} is {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}; "
+                f"it must be {residual.dtype} of shape {buffer.shape} on {residual.device}"
             )
     _check_overlap(tensors, {**dict(zip(INPUTS[kind], given, strict=True)), **tensors})
     return tensors
@@ -182,7 +183,8 @@ def _check_dtypes_and_devices(given: Mapping[str, torch.Tensor]) -> None:
     for name, tensor in given.items():
         if tensor.dtype != residual.dtype:
             raise TypeError(
-                f"{name} is {_dtype(tensor)} and residual is {_dtype(residual)}; all tensors must have one dtype"
+                f"{name} is {_dtype(tensor)} and residual is {_dtype(residual)}; "
+                "all tensors must have one dtype"
             )
         if tensor.device != residual.device:
             raise ValueError(
@@ -253,8 +255,9 @@ def _check_shapes(shape: Shape, kind: str, given: Mapping[str, torch.Tensor]) ->
         )
         if not fits:
             raise ValueError(
-                f"{buffer.name} has shape {tuple(tensor.shape)}; with {shape.tokens} tokens, {shape.branches} "
-                f"branches, hidden {shape.hidden} and low_rank {shape.low_rank}, kind {kind} needs {buffer.shape}"
+                f"{buffer.name} has shape {tuple(tensor.shape)}; with {shape.tokens} tokens, "
+                f"{shape.branches} branches, hidden {shape.hidden} and low_rank {shape.low_rank}, "
+                f"kind {kind} needs {buffer.shape}"
             )
     if kind != "combine" and shape.low_rank == 0:
         raise ValueError("up_weight has low_rank 0; it must be at least 1")

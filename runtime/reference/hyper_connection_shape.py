@@ -105,7 +105,8 @@ class Shape:
     def label(self, kind: str) -> str:
         """Short form, as workloads have it: `fp16-hc4-h2560-n1-r320-tp1`."""
         rank = f"-r{self.low_rank}" if kind != "combine" else ""
-        return f"{DTYPE_SHORT[self.dtype]}-hc{self.branches}-h{self.hidden}-n{self.tokens}{rank}-tp{self.world_size}"
+        size = f"hc{self.branches}-h{self.hidden}-n{self.tokens}{rank}"
+        return f"{DTYPE_SHORT[self.dtype]}-{size}-tp{self.world_size}"
 
     def request(self, kind: str, trees: ChosenTrees, problems: tuple[str, ...] = ()) -> Request:
         """What selection looks at."""

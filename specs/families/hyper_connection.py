@@ -95,8 +95,9 @@ class MatrixRoute(Candidate, MatrixOptions):
     def problems(self, workload: Workload) -> Iterator[Finding]:
         """Find options that no tiling of this workload can have."""
         assert isinstance(workload, HyperConnectionWorkload)
-        makers = {kernel: partial(self.tiling, workload, kernel) for kernel in self.rows(workload)}
-        tables: dict[str, MatrixOptions | None] = {key: getattr(self, key) for key in ("down", self.UP)}
+        kernels = ("down", self.UP)  # what fits `down` also fits `down_final`, which has fewer rows
+        makers = {kernel: partial(self.tiling, workload, kernel) for kernel in kernels}
+        tables: dict[str, MatrixOptions | None] = {kernel: getattr(self, kernel) for kernel in kernels}
         yield from tiling_findings(makers, tables)
 
 

@@ -33,8 +33,8 @@ ptxas info    : Used 14 registers, used 1 barriers, 256 bytes smem, 368 bytes cm
 ptxas info    : Compile time = 1.087 ms
 """
 
-# As NVRTC 12.9 printed it for sm_90: the spills are those of a called function that isn't inlined, compiled once
-# for each kernel that calls it; the kernel's own line says that it spills nothing.
+# As NVRTC 12.9 printed it for sm_90: the spills are those of a called function that isn't inlined, compiled
+# once for each kernel that calls it; the kernel's own line says that it spills nothing.
 CALLEE_LOG = """\
 ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'other' for 'sm_90'

@@ -9,7 +9,14 @@ from pathlib import Path
 import kernwright.compiler.toolchain as toolchain_module
 import pytest
 from kernwright.compiler.headers import headers_digest, read_headers
-from kernwright.compiler.toolchain import ArchUnsupported, Toolchain, nvrtc_of_wheel, require_arch, toolchain
+from kernwright.compiler.toolchain import (
+    ArchUnsupported,
+    Toolchain,
+    ToolchainMissing,
+    nvrtc_of_wheel,
+    require_arch,
+    toolchain,
+)
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, **changes: object) -> Toolchain:
@@ -89,7 +96,7 @@ def test_headers_are_followed_through_their_includes(tmp_path: Path) -> None:
     assert set(headers) == {"cuda_fp16.h", "vector_types.h", "cuda_fp16.hpp"}
     before = headers_digest(headers)
     assert headers_digest({**headers, "vector_types.h": b"struct float3;"}) != before
-    assert headers_digest(dict(reversed(headers.items()))) == before
+    assert headers_digest(dict(reversed(list(headers.items())))) == before
 
 
 def test_asking_for_the_toolchain_loads_neither_cupy_nor_torch(import_root: Path) -> None:
@@ -103,3 +110,24 @@ def test_asking_for_the_toolchain_loads_neither_cupy_nor_torch(import_root: Path
         [sys.executable, "-c", script], cwd=import_root, capture_output=True, text=True, check=True
     )
     assert ran.stdout.strip() == "[] []"
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        ("importlib.util.find_spec", "CuPy isn't installed"),
+        ("cuda.pathfinder.load_nvidia_dynamic_lib", "NVRTC, the CUDA compiler library, can't be loaded"),
+    ],
+)
+def test_what_is_missing_is_named_with_the_extra(
+    broken: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(_: str) -> None:
+        if "pathfinder" in broken:
+            raise RuntimeError("not found")
+
+    monkeypatch.setattr(broken, missing)
+    with pytest.raises(ToolchainMissing) as refused:
+        toolchain.__wrapped__()
+    assert str(refused.value).startswith(sentence)
+    assert "pip install 'kernwright[cuda12]'" in str(refused.value)
