@@ -27,10 +27,14 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Arch = Annotated[list[str], typer.Option("--arch", help="Only this architecture, e.g. sm_90; repeat for several.")]
+Arch = Annotated[
+    list[str], typer.Option("--arch", help="Only this architecture, e.g. sm_90; repeat for several.")
+]
 Workloads = Annotated[list[str], typer.Argument(help="Spec names or short forms; by default all.")]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Worker processes.")]
-Scheduler = Annotated[str, typer.Option(help="Address of a Dask scheduler that compiles, e.g. tcp://host:8786.")]
+Scheduler = Annotated[
+    str, typer.Option(help="Address of a Dask scheduler that compiles, e.g. tcp://host:8786.")
+]
 
 
 @app.command()
@@ -74,11 +78,9 @@ def validate(
 @app.command()
 def schema(family: Annotated[str, typer.Argument(help="Name of a family.")]) -> None:
     """Print the JSON Schema of a family's spec files; `generate` keeps the committed ones up to date."""
-    from kernwright.specs import schema_files
-    from kernwright.specs.errors import one_of
+    from kernwright.specs import schema_text
 
-    schemas = schema_files(_workspace())
-    console.say(schemas[one_of(f"{family}.json", schemas, "family")].rstrip("\n"))
+    console.say(schema_text(_workspace(), family).rstrip("\n"))
 
 
 @app.command()
@@ -140,7 +142,9 @@ def build(
 
 @app.command()
 def explain(
-    workload: Annotated[str, typer.Argument(help="A spec name or a short form, e.g. sm70-fp16-hc4-h2560-n1.")],
+    workload: Annotated[
+        str, typer.Argument(help="A spec name or a short form, e.g. sm70-fp16-hc4-h2560-n1.")
+    ],
     arch: Arch = [],  # noqa: B006
     tokens: Annotated[int | None, typer.Option(help="Number of tokens of the call.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Storage dtype of the call's tensors.")] = None,
@@ -222,7 +226,10 @@ def _compile(
     from kernwright.generator.build import remote_executor
 
     selected = builds(generation, archs=archs, workloads=workloads, candidates=candidates)
-    with console.progress("compiling", len(selected), quiet=quiet) as advance, remote_executor(scheduler) as executor:
+    with (
+        console.progress("compiling", len(selected), quiet=quiet) as advance,
+        remote_executor(scheduler) as executor,
+    ):
         return compile_builds(selected, workers=jobs, executor=executor, on_done=advance)
 
 
@@ -230,9 +237,29 @@ def _show_build(report: BuildReport, json: bool) -> None:
     if json:
         console.print_json(report.to_json())
     else:
-        columns = ("workload", "candidate", "kernel", "arch", "registers", "shared", "stack", "spills", "cached")
+        columns = (
+            "workload",
+            "candidate",
+            "kernel",
+            "arch",
+            "registers",
+            "shared",
+            "stack",
+            "spills",
+            "cached",
+        )
         rows = [
-            (k.workload, k.candidate, k.kernel, k.arch, k.registers, k.shared_bytes, k.stack_bytes, k.spill_bytes, k.cached)
+            (
+                k.workload,
+                k.candidate,
+                k.kernel,
+                k.arch,
+                k.registers,
+                k.shared_bytes,
+                k.stack_bytes,
+                k.spill_bytes,
+                k.cached,
+            )
             for k in report.kernels
         ]
         console.print_table("Compiled kernels (registers a thread, bytes)", columns, rows)
@@ -251,10 +278,10 @@ def exit_status(error: Exception) -> int | None:
     from kernwright.generator import NotGenerated, NothingSelected, ScheduleError, SchedulerMissing
     from kernwright.generator.manifest import ManifestInvalid
     from kernwright.generator.scaffold import WorkspaceExists
-    from kernwright.specs import ShortFormError, SpecError
+    from kernwright.specs import ShortFormError, SpecError, UnknownFamily
 
     not_here = (NotGenerated, ToolchainMissing, ArchUnsupported, SchedulerMissing)
-    bad_input = (SpecError, ShortFormError, ScheduleError, NothingSelected, QuestionError)
+    bad_input = (SpecError, ShortFormError, ScheduleError, NothingSelected, QuestionError, UnknownFamily)
     files = (ManifestInvalid, WorkspaceExists, PermissionError, NotADirectoryError, IsADirectoryError)
     if isinstance(error, not_here):
         return 3

@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 from ..runtime.explanation import Explanation
-from ..specs import ShortForm, ShortFormError, Spec, SpecFile, Workload, Workspace, parse
-from ..specs.shortform import matches
+from ..specs import ShortForm, ShortFormError, SpecFile, Workspace, matching, parse
+from ..specs.errors import listing
+from ..specs.shortform import Match
+from ..specs.spec import FieldValue
+
+ASKED = ("dtype", "tokens")
+"""Fields that a question may state although no spec serves the value."""
 
 
 @dataclass(frozen=True)
@@ -62,57 +66,39 @@ def answer(question: Question, workspace: Workspace, specs: Sequence[SpecFile]) 
         QuestionError: an unknown architecture, dtype, kind or policy.
     """
     dispatch = load_dispatch(workspace).DISPATCH
-    short = ShortForm(None, None, {}) if _named(question, specs) else parse(question.workload)
-    spec, workload = _workload(question, short, specs)
-    fields: dict[str, Any] = {
-        name: value[0] if isinstance(value, tuple) else value for name, value in workload.fields().items()
-    }
-    asked = {workload.SHORT_FORM.get(prefix): wanted[0] for prefix, wanted in short.fields.items()}
-    for name, value in (
-        ("tokens", question.tokens or asked.get("tokens")),
-        ("dtype", question.dtype or short.dtype),
-    ):
-        fields[name] = fields[name] if value is None else value
-    archs = question.archs or ((short.arch,) if short.arch else spec.control.arch)
+    short = parse(question.workload, specs)
+    asked = {name: value for name, value in short.fields.items() if name in ASKED}
+    asked |= {name: value for name in ASKED if (value := getattr(question, name)) is not None}
+    match = _workload(question.workload, short, asked, specs)
+    fields = {**_plain(match.workload.fields()), **_plain(asked)}
+    archs = question.archs or ((short.arch,) if short.arch else match.spec.control.arch)
     try:
         return [
-            dispatch.explain_request(spec.family, fields, arch, kind=question.kind, policy=question.policy)
+            dispatch.explain_request(
+                match.spec.family, fields, arch, kind=question.kind, policy=question.policy
+            )
             for arch in archs
         ]
     except (ValueError, TypeError) as error:
         raise QuestionError(str(error)) from error
 
 
-def _named(question: Question, specs: Sequence[SpecFile]) -> list[SpecFile]:
-    return [file for file in specs if file.spec.name == question.workload]
-
-
-def _workload(question: Question, short: ShortForm, specs: Sequence[SpecFile]) -> tuple[Spec, Workload]:
-    """The one workload meant. Tokens and dtype are what is asked about, so they needn't match."""
-    found = [
-        (file.spec, workload)
-        for file in (_named(question, specs) or specs)
-        for workload in file.spec.workloads()
-        if matches(_without_tokens(short, workload), workload)
-    ]
-    wanted = question.dtype or short.dtype
-    same_dtype = [entry for entry in found if wanted in (None, entry[1].dtype)]
-    if len({spec.name for spec, _ in found}) == 1:
-        found = same_dtype or found[:1]
-    else:
-        found = same_dtype
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(f"{workload.label()} ({spec.name})" for spec, workload in found) or "none"
+def _workload(
+    text: str, short: ShortForm, asked: Mapping[str, FieldValue], specs: Sequence[SpecFile]
+) -> Match:
+    """The one workload meant. Tokens and dtype are what is asked about, so a spec needn't serve them."""
+    found = matching(short, specs, ignoring=ASKED)
+    served = [match for match in found if asked.get("dtype") in (None, match.workload.dtype)]
+    if not served and len({match.spec.name for match in found}) == 1:
+        served = found[:1]
+    if len(served) == 1:
+        return served[0]
+    names = listing(f"{match.workload.label()} ({match.spec.name})" for match in served) or "none"
     raise ShortFormError(
-        f'"{question.workload}" fits {len(found)} workloads: {names}; give the fields, or --dtype, of exactly one'
+        f'"{text}" fits {len(served)} workloads: {names}; give the fields, or --dtype, of exactly one'
     )
 
 
-def _without_tokens(short: ShortForm, workload: Workload) -> ShortForm:
-    fields = {
-        prefix: wanted
-        for prefix, wanted in short.fields.items()
-        if workload.SHORT_FORM.get(prefix) != "tokens"
-    }
-    return ShortForm(short.arch, None, fields)
+def _plain(fields: Mapping[str, FieldValue]) -> dict[str, FieldValue]:
+    """Fields of one call: an interval stands for its lower end."""
+    return {name: value[0] if isinstance(value, tuple) else value for name, value in fields.items()}

@@ -1,6 +1,14 @@
 """Specs + templates + ledger -> `generated/`; and compiling that within each candidate's budget."""
 
-from .build import BuildReport, KernelReport, NothingSelected, SchedulerMissing, builds, compile_builds, remote_executor
+from .build import (
+    BuildReport,
+    KernelReport,
+    NothingSelected,
+    SchedulerMissing,
+    builds,
+    compile_builds,
+    remote_executor,
+)
 from .emit import Emission
 from .generate import Generation, check_generation, ledger_folder, plan_generation, write_generation
 from .lowering import KernelLaunch, Lowering, NotGenerated, Schedule, ScheduleError, TreeShape

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from ..compiler.compile import Job, compile_all
 from ..compiler.disassembly import Skipped, instruction_counts, unmet
 from ..compiler.resources import over_budget
 from ..specs import Selection, select
+from ..specs.errors import listing, nearest
 from .generate import Generation
 from .sources import GeneratedCandidate, GeneratedWorkload, Source
 
@@ -123,10 +123,8 @@ def _selected(selection: Selection, build: Build) -> bool:
 def _check_names(what: str, wanted: Collection[str], known: Collection[str]) -> None:
     for name in wanted:
         if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
             raise NothingSelected(
-                f"no spec file asks for {what} {name}; there are {', '.join(sorted(known))}{hint}"
+                f'no spec file asks for {what} "{name}"; there are {listing(sorted(known))}{nearest(name, known)}'
             )
 
 

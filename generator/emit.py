@@ -61,7 +61,9 @@ def drift(folder: Path, files: Mapping[str, str]) -> str:
     """Unified diff from what `folder` holds to `files`; empty if nothing drifted."""
     wanted: dict[str, str | None] = {name: None for name in listed_files(folder)}
     wanted.update(files)
-    return "".join(_diff(f"{folder.name}/{name}", _read(folder / name), text) for name, text in wanted.items())
+    return "".join(
+        _diff(f"{folder.name}/{name}", _read(folder / name), text) for name, text in wanted.items()
+    )
 
 
 def _diff(name: str, found: str | None, wanted: str | None) -> str:

@@ -56,10 +56,14 @@ def listed_files(folder: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ManifestInvalid(f"{path} can't be read ({error}); restore it, or delete the folder {folder}") from None
+        raise ManifestInvalid(
+            f"{path} can't be read ({error}); restore it, or delete the folder {folder}"
+        ) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         found = document.get("format") if isinstance(document, dict) else type(document).__name__
-        raise ManifestInvalid(f"{path} has format {found}; this version reads {FORMAT}: delete the folder {folder}")
+        raise ManifestInvalid(
+            f"{path} has format {found}; this version reads {FORMAT}: delete the folder {folder}"
+        )
     files = [str(name) for name in document.get("files", {})]
     root = folder.resolve()
     for name in files:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 
-class FormatMismatch(RuntimeError):  # noqa: N818
+class FormatMismatch(RuntimeError):
     """The dispatch module was written for another version of the table's data model."""
 
 
-class Unsupported(RuntimeError):  # noqa: N818
+class Unsupported(RuntimeError):
     """No kernel serves the call, and the caller asked for an error instead of a fallback."""
 
 
@@ -15,7 +15,7 @@ class NotExact(Unsupported):
     """`exact=True` was asked for, and only a route under a tolerance could serve the call."""
 
 
-class NotWarm(RuntimeError):  # noqa: N818
+class NotWarm(RuntimeError):
     """A kernel would have to be compiled or loaded while a CUDA graph is being captured."""
 
 
@@ -23,5 +23,5 @@ class LoadError(RuntimeError):
     """A build can't be turned into a loaded module here: the candidate isn't usable on this machine."""
 
 
-class StaleSource(LoadError):  # noqa: N818
+class StaleSource(LoadError):
     """A generated source isn't the text that the dispatch table was generated with."""

@@ -9,7 +9,7 @@ from .external import External
 from .family import Family, families, spec_model
 from .limits import Budget
 from .reader import SpecFile, load_spec, load_specs
-from .schema import json_schema, schema_files
+from .schema import UnknownFamily, json_schema, schema_files, schema_text
 from .shortform import Match, Selection, ShortForm, ShortFormError, matching, parse, select
 from .spec import Candidate, Schedule, Spec, Workload, digest
 from .tiling import RowTiling, TilingError, row_tiling
@@ -42,6 +42,7 @@ __all__ = [
     "TilingError",
     "Tolerance",
     "Tree",
+    "UnknownFamily",
     "Workload",
     "Workspace",
     "default_lanes",
@@ -57,6 +58,7 @@ __all__ = [
     "parse",
     "row_tiling",
     "schema_files",
+    "schema_text",
     "select",
     "spec_model",
 ]

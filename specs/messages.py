@@ -66,7 +66,8 @@ def _translate(detail: ErrorDetails, root: type[Model], data: Mapping[str, Any])
     elif kind == "union_tag_not_found":
         yield Finding((*path, "route"), f'"route" is missing; allowed are {listing(tagged(_at(loc, root)))}.')
     else:
-        yield Finding(path, SENTENCES[kind](detail["input"], context))
+        sentence = SENTENCES.get(kind)  # a user's family may raise others, which keep Pydantic's words
+        yield Finding(path, sentence(detail["input"], context) if sentence else f"{detail['msg']}.")
 
 
 def _wants(what: str) -> Callable[[Any, Mapping[str, Any]], str]:
@@ -104,6 +105,7 @@ _TABLE = _wants("a table")
 SENTENCES: dict[str, Callable[[Any, Mapping[str, Any]], str]] = {
     "int_type": _INTEGER,
     "int_from_float": _INTEGER,
+    "int_parsing_size": lambda found, _: f"found {shown(found)}; that is too large.",
     "float_type": _wants("a number"),
     "finite_number": _wants("a finite number"),
     "bool_type": _wants("true or false"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,15 +34,15 @@ def load_spec(path: Path, workspace: Workspace | None = None) -> SpecFile:
     return SpecFile(path, check_document(read_document(path), path, workspace or find_workspace(path.parent)))
 
 
-def load_specs(workspace: Workspace) -> list[SpecFile]:
-    """Read all spec files of a workspace, sorted by path.
+def load_specs(workspace: Workspace, paths: Iterable[Path] | None = None) -> list[SpecFile]:
+    """Read spec files, by default all of a workspace, sorted by path.
 
     Raises:
         SpecError: with every problem of every file.
     """
     files: list[SpecFile] = []
     problems: list[Problem] = []
-    for path in sorted(workspace.specs.rglob("*.toml")):
+    for path in sorted(workspace.specs.rglob("*.toml") if paths is None else paths):
         try:
             files.append(load_spec(path, workspace))
         except SpecError as error:
@@ -100,8 +100,10 @@ def _partial_findings(
     written = data.get("candidate")
     for index, part in enumerate(written if isinstance(written, list) else []):
         route = part.get("route") if isinstance(part, dict) else None
+        if not isinstance(route, str) or route not in routes:
+            continue
         try:
-            candidate = routes[route].model_validate(part, context=context) if route in routes else None
+            candidate = routes[route].model_validate(part, context=context)
         except ValidationError:
             continue
         if isinstance(candidate, Candidate):

@@ -8,10 +8,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from .errors import listing, nearest
 from .family import Family, families, spec_model
 from .workspace import Workspace
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class UnknownFamily(ValueError):
+    """A family that is neither built in nor named by the workspace."""
 
 
 def json_schema(family: Family) -> dict[str, Any]:
@@ -43,3 +48,18 @@ def schema_files(workspace: Workspace) -> dict[str, str]:
         f"{name}.json": json.dumps(json_schema(family), indent=2, sort_keys=True) + "\n"
         for name, family in families(workspace).items()
     }
+
+
+def schema_text(workspace: Workspace, family: str) -> str:
+    """Give the text of one family's schema.
+
+    Raises:
+        UnknownFamily: there is no such family.
+    """
+    files = schema_files(workspace)
+    if f"{family}.json" not in files:
+        names = sorted(families(workspace))
+        raise UnknownFamily(
+            f'there is no family "{family}"; there are {listing(names)}{nearest(family, names)}'
+        )
+    return files[f"{family}.json"]

@@ -42,17 +42,27 @@ class ShortForm:
 class Match:
     """A concrete workload and the spec that it belongs to."""
 
-    spec: Spec
+    file: SpecFile
     workload: Workload
+
+    @property
+    def spec(self) -> Spec:
+        """The spec of the file."""
+        return self.file.spec
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The workloads that a text selects: one for a short form, all of a spec for a spec's name."""
 
-    spec: Spec
+    file: SpecFile
     workloads: tuple[Workload, ...]
     arch: str | None
+
+    @property
+    def spec(self) -> Spec:
+        """The spec of the file."""
+        return self.file.spec
 
 
 def parse(text: str, specs: Sequence[SpecFile]) -> ShortForm:
@@ -99,7 +109,7 @@ def matching(short: ShortForm, specs: Sequence[SpecFile], *, ignoring: Collectio
     """
     wanted = {name: value for name, value in short.fields.items() if name not in ignoring}
     return [
-        Match(file.spec, workload)
+        Match(file, workload)
         for file in specs
         if short.spec in (None, file.spec.name)
         for workload in file.spec.workloads()
@@ -123,7 +133,7 @@ def select(text: str, specs: Sequence[SpecFile]) -> Selection:
     if short.spec is None and len(found) > 1:
         several = listing(f"{match.workload.label()} ({match.spec.name})" for match in found)
         raise ShortFormError(f'"{text}" matches {len(found)} workloads: {several}; give more fields.')
-    return Selection(found[0].spec, tuple(match.workload for match in found), short.arch)
+    return Selection(found[0].file, tuple(match.workload for match in found), short.arch)
 
 
 def _has(fields: Mapping[str, FieldValue], wanted: Mapping[str, FieldValue]) -> bool:

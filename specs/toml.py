@@ -68,7 +68,7 @@ def parse_document(path: Path, text: str, *, allow_empty: bool = False) -> Docum
     except ValueError as error:
         place = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", str(error))
         words = str(error)[: place.start()] if place else str(error)
-        line = int(place[1]) if place and place[1] else None
+        line = int(place[1]) if place and place[1] else text.count("\n") + 1
         where = f" (column {place[2]})" if place and place[2] else ""
         raise _broken(path, f"this isn't TOML: {PLAINER.get(words, words)}{where}.", line) from None
 

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import Problem, SpecError, dotted, listing, nearest
 from .reader import SpecFile, check_document
 from .toml import parse_document, read_document
 from .workspace import Workspace, find_workspace
-
-if TYPE_CHECKING:
-    from tomlkit.container import Container
-    from tomlkit.items import Item
-
-    Table = dict[str, Any] | Container | Item
 
 
 def edit(path: Path, key_path: Sequence[str], value: object, workspace: Workspace | None = None) -> SpecFile:
@@ -59,23 +53,28 @@ def _walk(document: Any, path: Path, key_path: Sequence[str]) -> Any:
     for place, key in enumerate(key_path[:-1]):
         if isinstance(table, list):
             table = _by_name(table, path, key_path[: place + 1])
-        else:
+        elif isinstance(table, MutableMapping):
             if key not in table:
                 table[key] = tomlkit.inline_table()
             table = table[key]
-    if isinstance(table, list) or not hasattr(table, "keys"):
+    if not isinstance(table, MutableMapping):
         message = f'"{dotted(key_path[:-1])}" is no table; give a key path that ends in a key of one.'
         raise SpecError([Problem(str(path), None, dotted(key_path), message)])
     return table
 
 
 def _by_name(entries: Sequence[Any], path: Path, key_path: Sequence[str]) -> Any:
-    names = [str(entry.get("name")) for entry in entries]
+    named = {
+        str(entry["name"]): entry
+        for entry in entries
+        if isinstance(entry, MutableMapping) and "name" in entry
+    }
     wanted = key_path[-1]
-    if wanted not in names:
-        message = f'there is no candidate "{wanted}"; there are {listing(names)}{nearest(wanted, names)}'
+    if wanted not in named:
+        there = f"there are {listing(named)}" if named else "this list has no named tables"
+        message = f'there is no entry "{wanted}"; {there}{nearest(wanted, named)}'
         raise SpecError([Problem(str(path), None, dotted(key_path), message)])
-    return entries[names.index(wanted)]
+    return named[wanted]
 
 
 def _replace(path: Path, text: str) -> None:

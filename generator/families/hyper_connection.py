@@ -31,18 +31,17 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
             f"route {candidate.route} of candidate {candidate.name} is a valid schedule, but this version "
             f"has no templates for it; it generates route replicated"
         )
-    fields = workload.fields()
-    if fields["tokens"] != (1, 1):
-        low, high = fields["tokens"]
+    if (workload.tokens.min, workload.tokens.max) != (1, 1):
         raise NotGenerated(
-            f"tokens is {low} to {high}; this version generates route replicated for tokens = 1 only"
+            f"tokens is {workload.tokens.min} to {workload.tokens.max} in a spec file of route replicated; this "
+            f"version has templates for tokens = 1 alone"
         )
     return _lower_replicated(workload, candidate)
 
 
 def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) -> Lowering:
-    fields, trees = workload.fields(), workload.trees()
-    branches, hidden, low_rank = int(fields["branches"]), int(fields["hidden"]), int(fields["low_rank"])
+    trees = workload.trees()
+    branches, hidden, low_rank = workload.branches, workload.hidden, workload.low_rank
     state = branches * hidden
     tilings = {kernel: candidate.tiling(workload, kernel) for kernel in ("down", "down_final", "up_mix")}
     _check_shared_memory(candidate, tilings["up_mix"], branches, low_rank)
@@ -50,14 +49,14 @@ def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) 
     norm = TreeShape.of(trees["norm"], hidden)
     norm_threads = max(norm.lanes, 32)  # a butterfly needs whole warps
     constants: dict[str, Any] = {
-        "dtype": fields["dtype"],
+        "dtype": workload.dtype,
         "branches": branches,
         "hidden": hidden,
         "low_rank": low_rank,
-        "eps": float_literal(float(fields["eps"])),
+        "eps": float_literal(workload.eps),
         "branches_power_of_two": branches & (branches - 1) == 0,
         "inverse_branches": float_literal(1.0 / branches),
-        "per_branch": fields["norm_weight"] == "per_branch",
+        "per_branch": workload.norm_weight == "per_branch",
         "early_norm_weight": candidate.early_norm_weight,
         "l1_bypass": candidate.l1_bypass,
         "norm": {**asdict(norm), "threads": norm_threads},
@@ -91,9 +90,9 @@ def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) 
             "final": ("combine_norm", "down_final", "up_mix"),
         },
         scratch={
-            "x": ((1, state), str(fields["dtype"])),
-            "y": ((1, state), str(fields["dtype"])),
-            "lora": ((1, low_rank), str(fields["dtype"])),
+            "x": ((1, state), workload.dtype),
+            "y": ((1, state), workload.dtype),
+            "lora": ((1, low_rank), workload.dtype),
         },
     )
 

@@ -10,7 +10,6 @@ from types import ModuleType
 
 import pytest
 import torch
-
 from kernwright.runtime import (
     Build,
     Candidate,

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from types import ModuleType
 
 import pytest
-
 from kernwright.runtime import Communicator, select
 from kernwright.runtime.communicator import LAYOUT_VERSION
 from kernwright.runtime.device import fake

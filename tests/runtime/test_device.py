@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-
 from kernwright.runtime import DeviceKind
 from kernwright.runtime.device import CPU, Device, current, fake, serves
 

@@ -3,7 +3,6 @@
 import threading
 
 import pytest
-
 from kernwright.runtime import policy
 
 

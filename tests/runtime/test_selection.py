@@ -5,7 +5,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
 from kernwright.runtime import DeviceKind, Request, Selection, select
 from kernwright.runtime.device import CPU, Device, fake
 from kernwright.runtime.selection import Stage

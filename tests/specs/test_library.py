@@ -92,7 +92,7 @@ def test_a_digest_is_of_workload_candidate_and_target_alone() -> None:
     data["candidate"][0] |= {"budget": {"registers": 40}, "arch": [*control.arch, "sm_120"], "min_sms": 80}
     data["candidate"][0] |= {"expect": {"LDG": 1}, "l1_bypass": False}
     del data["candidate"][2]
-    data["candidate"][1]["threads"] = 320
+    data["candidate"][1]["down"] = {"threads": 160}
     changed = SPEC.model_validate(data)
     assert digest("hyper_connection", changed.workloads()[0], changed.control, "sm_70") == known
     data["candidate"][0]["l1_bypass"] = True

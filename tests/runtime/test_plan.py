@@ -1,0 +1,154 @@
+"""Plans: which pointers reach which kernel, on which stream, with scratch of their own."""
+
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from kernwright.runtime import Device, LoadError, Plan, plan
+from kernwright.runtime.plan import RawStream
+
+GPU = Device("sm_90", 132, "NVIDIA H200", 0)
+STREAM = RawStream(0x1234)
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    monkeypatch.setattr(plan, "current_stream", lambda _: STREAM)
+    monkeypatch.setattr(plan, "current_device", lambda: 0)
+    return []
+
+
+def make_plan(make: ModuleType, launches: list[Any], kind: str, candidate: Any = None) -> Plan:
+    found = candidate or make.candidate("control")
+    work = make.workload(found)
+    dispatch = make.dispatch_of(work)
+    request = dispatch._operator("hyper_connection").request_for({**work.fields, "tokens": 1}, kind)
+    return Plan(found, "sm_90", kind, request.signature, GPU, make.FakeModule(launches))
+
+
+def test_a_boundary_launches_three_kernels_on_the_current_stream(
+    make: ModuleType, launches: list[Any]
+) -> None:
+    boundary = make_plan(make, launches, "boundary")
+    inputs = make.tensors()
+    x, block_input, injection_out = boundary(inputs)
+    assert [(launch[0], launch[1], launch[2], launch[4]) for launch in launches] == [
+        ("combine_norm_control", (4, 1, 1), (64, 1, 1), 0),
+        ("down_control", (4, 1, 1), (64, 1, 1), 0),
+        ("up_mix_control", (4, 1, 1), (64, 1, 1), 0),
+    ]
+    assert all(launch[5] is STREAM for launch in launches)
+    residual, block, injection, norm_weight, down_weight, up_weight = (t.data_ptr() for t in inputs)
+    combine, down, up = (launch[3] for launch in launches)
+    assert combine[:5] == [residual, block, injection, norm_weight, x.data_ptr()]
+    y, lora = combine[5], down[2]
+    assert down == [y, down_weight, lora, injection_out.data_ptr()]
+    assert up == [lora, up_weight, y, block_input.data_ptr()]
+    assert lora - y == 512  # y has 4 * 64 float16
+    assert [tuple(t.shape) for t in (x, block_input, injection_out)] == [(1, 256), (1, 64), (1, 4)]
+    assert x.dtype == torch.float16
+
+
+def test_outputs_are_fresh_unless_given(make: ModuleType, launches: list[Any]) -> None:
+    combine = make_plan(make, launches, "combine")
+    inputs = make.tensors(kind="combine")[:3]
+    first, second = combine(inputs)[0], combine(inputs)[0]
+    assert first.data_ptr() != second.data_ptr()
+    given = torch.empty_like(first)
+    assert combine(inputs, [given])[0] is given
+    assert launches[-1][3][3] == given.data_ptr()
+
+
+def test_a_tensor_that_is_no_output_of_this_kind_becomes_scratch(
+    make: ModuleType, launches: list[Any]
+) -> None:
+    final = make_plan(make, launches, "final")
+    assert [buffer.name for buffer in final.buffers[-3:]] == ["x", "y", "lora"]
+    first = make_plan(make, launches, "first")
+    assert [buffer.name for buffer in first.buffers] == [
+        "residual",
+        "norm_weight",
+        "down_weight",
+        "up_weight",
+        "block_input",
+        "injection_out",
+        "y",
+        "lora",
+    ]
+
+
+def test_two_calls_that_overlap_do_not_share_scratch(
+    make: ModuleType, launches: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boundary = make_plan(make, launches, "boundary")
+    real, kept = torch.empty, []
+
+    def keep(*args: Any, **kwargs: Any) -> torch.Tensor:  # as another stream's allocation would
+        kept.append(real(*args, **kwargs))
+        return kept[-1]
+
+    monkeypatch.setattr(torch, "empty", keep)
+    boundary(make.tensors())
+    boundary(make.tensors())
+    assert launches[0][3][5] != launches[3][3][5]
+
+
+def test_a_verifier_owns_every_buffer(
+    make: ModuleType, launches: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boundary = make_plan(make, launches, "boundary")
+    buffers = {b.name: torch.zeros(b.shape, dtype=torch.float16) for b in boundary.buffers}
+    boundary._index = -1  # the CPU's, for the check of devices
+    monkeypatch.setattr(plan, "current_device", lambda: -1)
+    boundary.run(buffers)
+    assert launches[1][3] == [buffers[n].data_ptr() for n in ("y", "down_weight", "lora", "injection_out")]
+    with pytest.raises(ValueError, match=r"buffer lora is missing; it is float16 of shape \(1, 32\)"):
+        boundary.run({name: tensor for name, tensor in buffers.items() if name != "lora"})
+    buffers["y"] = torch.zeros(1, 255, dtype=torch.float16)
+    with pytest.raises(ValueError, match=r"buffer y is torch.float16 of shape \(1, 255\)"):
+        boundary.run(buffers)
+
+
+def test_a_kernel_that_takes_what_nobody_gives(make: ModuleType, launches: list[Any]) -> None:
+    broken = replace(make.candidate("control"), scratch={})
+    with pytest.raises(LoadError, match="kernel combine_norm_control of control takes y, which is neither"):
+        make_plan(make, launches, "boundary", broken)
+
+
+def test_a_kernel_that_the_module_lacks(make: ModuleType, launches: list[Any]) -> None:
+    class Empty:
+        def get_function(self, _: str) -> Any:
+            raise RuntimeError("CUDA_ERROR_NOT_FOUND: named symbol not found")
+
+    found = make.candidate("control")
+    request = (
+        make.dispatch_of()
+        ._operator("hyper_connection")
+        .request_for({**make.workload().fields, "tokens": 1}, "combine")
+    )
+    with pytest.raises(LoadError, match="combine_control of control can't be had: CUDA_ERROR_NOT_FOUND"):
+        Plan(found, "sm_90", "combine", request.signature, GPU, Empty())
+
+
+def test_another_current_device_is_switched_for_the_launch(
+    make: ModuleType, launches: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = [1]
+    monkeypatch.setattr(plan, "current_device", lambda: current[0])
+
+    class Guard:
+        def __init__(self, index: int) -> None:
+            self.index = index
+
+        def __enter__(self) -> None:
+            self.before, current[0] = current[0], self.index
+
+        def __exit__(self, *_: object) -> None:
+            current[0] = self.before
+
+    monkeypatch.setattr(torch.cuda, "device", Guard)
+    make_plan(make, launches, "combine")(make.tensors(kind="combine")[:3])
+    assert len(launches) == 1
+    assert current == [1]
