@@ -43,5 +43,27 @@ format: install
 generate: install
 	$(BIN)/kernwright generate
 
+# What a GPU machine may lack: pure or cp312 wheels, into an ignored folder that travels with the tree.
+wheels:
+	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+	  --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+	  -c constraints.txt -d wheels \
+	  annotated-types platformdirs pydantic pydantic-core tomlkit typing-extensions typing-inspection
+
+# Every cubin, and PTX of the sm_70 builds, as a bundle.
+artifacts: install
+	$(BIN)/python -m kernwright.generator.artifacts artifacts
+
+# On a machine with a GPU, with its own Python: nothing is installed into it, nothing is downloaded.
+GPU_SITE = build/gpu
+OUT     ?= figures
+gpu:
+	rm -rf $(GPU_SITE) && mkdir -p $(GPU_SITE) $(OUT) && ln -s "$(CURDIR)" $(GPU_SITE)/kernwright
+	if ls wheels/*.whl >/dev/null 2>&1; then \
+	  $(PYTHON) -m pip install --quiet --no-index --no-deps --no-compile --target $(GPU_SITE) wheels/*.whl; fi
+	export PYTHONPATH="$(CURDIR)/$(GPU_SITE)" KERNWRIGHT_BUNDLE="$(CURDIR)/artifacts" PYTHONUNBUFFERED=1 && \
+	KERNWRIGHT_FIGURES=$(OUT)/proof.json $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests && \
+	$(PYTHON) benchmarks/hyper_connection.py $(OUT)/hyper_connection.json
+
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,4 +1,4 @@
-"""Explaining a shape that nobody holds tensors of: from a short form to the dispatch module's own decision."""
+"""Explaining a shape that nobody holds tensors of: a short form, put to the dispatch module's own decision."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ module stays loaded for the life of the process, because captured graphs hold it
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from functools import cache
@@ -107,6 +106,8 @@ def source_text(root: Path, build: Build) -> str:
     Raises:
         StaleSource: it is missing or has another digest.
     """
+    import hashlib  # a millisecond or two that only a cold build pays
+
     path = root / build.source
     try:
         data = path.read_bytes()

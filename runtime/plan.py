@@ -50,7 +50,6 @@ class Plan:
     """
 
     __slots__ = (
-        "_given",
         "_index",
         "_launches",
         "_offsets",
@@ -83,8 +82,12 @@ class Plan:
         """Every buffer that the kernels may touch: inputs, outputs, scratch."""
         position = {buffer.name: index for index, buffer in enumerate(self.buffers)}
         self._launches = [_launch(kernel, position, module, candidate) for kernel in kernels]
-        self._given = len(given)
-        self._outputs = [(buffer.shape, getattr(torch, buffer.dtype)) for buffer in signature.outputs]
+        # A tensor made like an input of its shape and dtype costs half of one made from numbers.
+        twins = {(buffer.shape, buffer.dtype): index for index, buffer in enumerate(signature.inputs)}
+        self._outputs = [
+            (buffer.shape, getattr(torch, buffer.dtype), twins.get((buffer.shape, buffer.dtype)))
+            for buffer in signature.outputs
+        ]
         self._offsets, self._scratch_bytes = _pack(scratch)
 
     def __call__(
@@ -93,13 +96,17 @@ class Plan:
         """Compute the signature's outputs from its inputs; see the class."""
         import torch
 
-        device = inputs[0].device
         if outputs is None:
-            outputs = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in self._outputs]
+            outputs = [
+                torch.empty_like(inputs[twin])
+                if twin is not None
+                else inputs[0].new_empty(shape, dtype=dtype)
+                for shape, dtype, twin in self._outputs
+            ]
         pointers = [tensor.data_ptr() for tensor in inputs]
         pointers += [tensor.data_ptr() for tensor in outputs]
         if self._scratch_bytes:
-            scratch = torch.empty(self._scratch_bytes, dtype=torch.uint8, device=device)
+            scratch = inputs[0].new_empty(self._scratch_bytes, dtype=torch.uint8)
             base = scratch.data_ptr()
             pointers += [base + offset for offset in self._offsets]
         self._run(pointers)

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +32,8 @@ def checked(name: str, origin: str = "policy") -> Policy:
     allowed = get_args(Policy)
     if name in allowed:
         return cast(Policy, name)
+    import difflib  # only a mistake needs it, and every import of the package would pay for it
+
     nearest = difflib.get_close_matches(name, allowed, 1)
     hint = f"; did you mean {nearest[0]}?" if nearest else ""
     raise ValueError(f"{origin} is {name!r}; allowed are {', '.join(allowed)}{hint}")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 
 from .errors import Unsupported
 from .explanation import REFERENCE
 from .selection import Selection
-
-_log = logging.getLogger("kernwright")
 
 
 @dataclass(slots=True)
@@ -48,7 +45,9 @@ class Statistics:
         if fallback is None:
             return self._reference
         if fallback.cause not in self._fallbacks:
-            _log.warning("%s", fallback_sentence(selection))
+            import logging  # a tenth of the package's import time, for a message that may never come
+
+            logging.getLogger("kernwright").warning("%s", fallback_sentence(selection))
         return self._fallbacks.setdefault(fallback.cause, Tally())
 
     def snapshot(self) -> Stats:

@@ -21,7 +21,15 @@ from ..request import Request
 from ..resolved import Resolved
 from ..statistics import Tally
 from ..table import FieldValue
-from .hyper_connection_arguments import ARGUMENTS, RESULTS, checked_kind, checked_out, layout_problems, read
+from .hyper_connection_arguments import (
+    ARGUMENTS,
+    RESULTS,
+    check_overlap,
+    checked_kind,
+    checked_out,
+    layout_problems,
+    read,
+)
 from .hyper_connection_shape import FAMILY, INPUTS, OUTPUTS, ChosenTrees, Shape, trees_for
 
 if TYPE_CHECKING:
@@ -108,14 +116,18 @@ class Op:
         except (AttributeError, TypeError):  # something isn't a tensor; reading the call says what
             read(self._dispatch.table, arguments, kind, eps, branches, comm)
             raise
-        _refuse_grad(arguments)
+        import torch
+
+        if torch.is_grad_enabled():
+            _refuse_grad(arguments)
         if resolved is None:
             resolved = self._resolve(arguments, kind, eps, branches, comm, exact, policy, out)
             if len(self._resolved) >= MAX_RESOLVED:
                 self._resolved.clear()
             self._resolved[key] = resolved
         elif out is not None:  # addresses aren't in the key
-            checked_out(resolved.request.signature, [t for t in arguments if t is not None], kind, out)
+            named = zip((*ARGUMENTS, *RESULTS), (*arguments, *out), strict=True)
+            check_overlap(OUTPUTS[kind], {name: tensor for name, tensor in named if tensor is not None})
         return cast("Result", resolved(*arguments, out=out))
 
     def plan(
@@ -239,13 +251,10 @@ def _facts(tensor: torch.Tensor) -> tuple[object, ...]:
 def _refuse_grad(arguments: Sequence[Maybe]) -> None:
     for name, tensor in zip(ARGUMENTS, arguments, strict=True):
         if tensor is not None and tensor.requires_grad:
-            import torch
-
-            if torch.is_grad_enabled():
-                raise RuntimeError(
-                    f"{name} requires grad, and hyper_connection has no gradient; call it under "
-                    "torch.no_grad() or torch.inference_mode()"
-                )
+            raise RuntimeError(
+                f"{name} requires grad, and hyper_connection has no gradient; call it under "
+                "torch.no_grad() or torch.inference_mode()"
+            )
 
 
 def _single(name: str, value: FieldValue) -> str | int | float:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..communicator import Communicator
@@ -35,6 +34,8 @@ def checked_kind(kind: str) -> str:
     """
     if kind in INPUTS:
         return kind
+    import difflib  # only a mistake needs it, and every import of the package would pay for it
+
     nearest = difflib.get_close_matches(str(kind), INPUTS, 1)
     hint = f"; did you mean {nearest[0]}?" if nearest else ""
     raise ValueError(f"kind is {kind!r}; allowed are {', '.join(INPUTS)}{hint}")
@@ -132,23 +133,30 @@ def checked_out(
                 f"out's {buffer.name} is {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}; "
                 f"it must be {residual.dtype} of shape {buffer.shape} on {residual.device}"
             )
-    _check_overlap(tensors, {**dict(zip(INPUTS[kind], given, strict=True)), **tensors})
+    check_overlap(tensors, {**dict(zip(INPUTS[kind], given, strict=True)), **tensors})
     return tensors
 
 
-def _check_overlap(outputs: Mapping[str, torch.Tensor], everything: Mapping[str, torch.Tensor]) -> None:
-    spans = {name: _span(tensor) for name, tensor in everything.items()}
+def check_overlap(outputs: Iterable[str], everything: Mapping[str, torch.Tensor]) -> None:
+    """Check that no output shares memory with another tensor of the call.
+
+    Raises:
+        ValueError: one does.
+    """
+    spans = [(name, *_span(tensor)) for name, tensor in everything.items()]
     for output in outputs:
-        for name, (start, end) in spans.items():
-            if name != output and start < spans[output][1] and spans[output][0] < end:
+        first, last = _span(everything[output])
+        for name, start, end in spans:
+            if start < last and first < end and name != output:
                 raise ValueError(f"out's {output} shares memory with {name}; give it memory of its own")
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    if tensor.numel() == 0:
-        return (0, 0)
+    start = tensor.data_ptr()
+    if tensor.is_contiguous():
+        return start, start + tensor.nbytes
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
+    return start, start + (last + 1) * tensor.element_size()
 
 
 def _tensors(arguments: Sequence[Any], kind: str) -> dict[str, torch.Tensor]:

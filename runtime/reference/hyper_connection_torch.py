@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 import torch.nn.functional as functional
 
-from .exact import Tree, dot, fma, quotient, sigmoid, silu
+from .exact import Tree, dot, fma, quotient, sigmoid, silu, sqrt
 from .hyper_connection_shape import EXACT_TOKENS, INPUTS, OUTPUTS, Shape
 
 Tensors = dict[str, torch.Tensor]
@@ -103,7 +103,7 @@ def _norm(shape: Shape, state: torch.Tensor, weight: torch.Tensor, tree: Tree) -
     x = _by_branch(shape, state)
     mean = quotient(dot(x, x, tree), shape.hidden)
     eps = torch.full_like(mean, shape.eps)
-    scale = torch.ones_like(mean) / torch.sqrt(mean + eps)
+    scale = torch.ones_like(mean) / sqrt(mean + eps)
     y = x * scale[..., None]
     return fma(y, _branched_weight(shape, weight), y).to(state.dtype).flatten(1)
 

@@ -222,6 +222,18 @@ def test_a_quotient_is_rounded_once(x: float, divisor: float) -> None:
     assert found == float32(Fraction(x) / Fraction(divisor))
 
 
+def test_a_root_is_rounded_once() -> None:
+    # Against integers: the square of the middle between a root and its neighbour decides.
+    x = torch.rand(2000, generator=torch.Generator().manual_seed(2)) * torch.logspace(-38, 38, 2000)
+    for value, root in zip(x.tolist(), exact.sqrt(x).tolist(), strict=True):
+        below, above = (float(np.nextafter(np.float32(root), np.float32(end))) for end in (0, np.inf))
+        low, high = ((Fraction(root) + Fraction(next_)) / 2 for next_ in (below, above))
+        assert low**2 <= Fraction(value) <= high**2
+    zeros = exact.sqrt(torch.tensor([0.0, -0.0, math.inf, -1.0]))
+    assert [bits(float(value)) for value in zeros[:3]] == [bits(0.0), bits(-0.0), bits(math.inf)]
+    assert math.isnan(zeros[3])
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_torch_rounds_storage_to_nearest_even(dtype: torch.dtype) -> None:
     """What the rounding points rely on: every tie between neighbours, subnormals and overflow included."""
