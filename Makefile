@@ -62,7 +62,7 @@ gpu:
 	if ls wheels/*.whl >/dev/null 2>&1; then \
 	  $(PYTHON) -m pip install --quiet --no-index --no-deps --no-compile --target $(GPU_SITE) wheels/*.whl; fi
 	export PYTHONPATH="$(CURDIR)/$(GPU_SITE)" KERNWRIGHT_BUNDLE="$(CURDIR)/artifacts" PYTHONUNBUFFERED=1 && \
-	KERNWRIGHT_FIGURES=$(OUT)/proof.json $(PYTHON) -m pytest -m gpu -p no:cacheprovider tests && \
+	KERNWRIGHT_FIGURES=$(OUT)/proof.json $(PYTHON) -m pytest -m gpu -p no:cacheprovider $$(find tests -name '*_gpu.py') && \
 	$(PYTHON) benchmarks/hyper_connection.py $(OUT)/hyper_connection.json
 
 clean:

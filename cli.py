@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
 from kernwright import console
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+CORES = os.cpu_count() or 1
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Arch = Annotated[
@@ -115,7 +116,7 @@ def compile(  # noqa: A001
     workloads: Workloads = [],  # noqa: B006
     arch: Arch = [],  # noqa: B006
     candidate: Annotated[list[str], typer.Option(help="Only this candidate; repeat for several.")] = [],  # noqa: B006
-    jobs: Jobs = os.cpu_count() or 1,
+    jobs: Jobs = CORES,
     scheduler: Scheduler = "",
     json: Json = False,
 ) -> None:
@@ -127,7 +128,7 @@ def compile(  # noqa: A001
 @app.command()
 def build(
     arch: Arch = [],  # noqa: B006
-    jobs: Jobs = os.cpu_count() or 1,
+    jobs: Jobs = CORES,
     scheduler: Scheduler = "",
     json: Json = False,
 ) -> None:
@@ -275,17 +276,30 @@ def exit_status(error: Exception) -> int | None:
     """The exit status that stands for an error with a sentence for people; None for a bug of ours."""
     from kernwright.compiler.toolchain import ArchUnsupported, ToolchainMissing
     from kernwright.evidence.explain import QuestionError
-    from kernwright.generator import NotGenerated, NothingSelected, ScheduleError, SchedulerMissing
+    from kernwright.generator import (
+        NotGenerated,
+        NothingSelected,
+        ScheduleError,
+        SchedulerMissing,
+        TemplateBroken,
+    )
     from kernwright.generator.manifest import ManifestInvalid
     from kernwright.generator.scaffold import WorkspaceExists
     from kernwright.specs import ShortFormError, SpecError, UnknownFamily
 
     not_here = (NotGenerated, ToolchainMissing, ArchUnsupported, SchedulerMissing)
-    bad_input = (SpecError, ShortFormError, ScheduleError, NothingSelected, QuestionError, UnknownFamily)
-    files = (ManifestInvalid, WorkspaceExists, PermissionError, NotADirectoryError, IsADirectoryError)
+    asked = (SpecError, ShortFormError, ScheduleError, NothingSelected, QuestionError, UnknownFamily)
+    files = (
+        ManifestInvalid,
+        TemplateBroken,
+        WorkspaceExists,
+        PermissionError,
+        NotADirectoryError,
+        IsADirectoryError,
+    )
     if isinstance(error, not_here):
         return 3
-    return 2 if isinstance(error, bad_input + files) else None
+    return 2 if isinstance(error, asked + files) else None
 
 
 def main() -> None:

@@ -99,7 +99,7 @@ def _up_mix(
 
 
 def triton_boundary(rows: int, block: int, columns: int, warps: int) -> Boundary:
-    """Three Triton kernels with the given tile sizes; `rows` divides 336, `columns` divides 2560."""
+    """Three Triton kernels with the given tile sizes; powers of two that divide 336 and 2560."""
 
     def boundary(residual, state_block, injection, norm_weight, down_weight, up_weight) -> Result:
         x, y = torch.empty_like(residual), torch.empty_like(residual)
@@ -128,7 +128,7 @@ def triton_boundary(rows: int, block: int, columns: int, warps: int) -> Boundary
 
 TRITON_TILES = [
     (rows, block, columns, warps)
-    for rows in (1, 2, 3)
+    for rows in (1, 2, 4)
     for block in (1024, 2048)
     for columns in (4, 8, 16)
     for warps in (4, 8)

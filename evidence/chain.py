@@ -1,4 +1,4 @@
-"""A chain of hyper-connection boundaries with distinct weights, as a decode step runs it, and its right answer.
+"""A chain of hyper-connection boundaries with distinct weights, as a decode step runs it, and its answer.
 
 One text for NumPy and CuPy: on a GPU the array oracle answers 96 boundaries of the real shape in seconds.
 """

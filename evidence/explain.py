@@ -1,4 +1,4 @@
-"""Explaining a shape that nobody holds tensors of: a short form, put to the dispatch module's own decision."""
+"""Explaining a shape without tensors: a short form, put to the dispatch module's own decision."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
+from ..runtime.errors import FormatMismatch
 from ..runtime.explanation import Explanation
-from ..specs import ShortForm, ShortFormError, SpecFile, Workspace, matching, parse
+from ..specs import SHORT_DTYPE, ShortForm, ShortFormError, SpecFile, Workspace, matching, parse
 from ..specs.errors import listing
 from ..specs.shortform import Match
 from ..specs.spec import FieldValue
@@ -41,11 +43,20 @@ def load_dispatch(workspace: Workspace) -> ModuleType:
     """The generated dispatch module of a workspace.
 
     Raises:
-        QuestionError: nothing was generated yet.
+        QuestionError: nothing was generated yet, or by another version, or it was damaged since.
     """
     path = workspace.generated / "dispatch.py"
     if not path.is_file():
         raise QuestionError(f"{path} doesn't exist; run `kernwright generate` first")
+    try:
+        return _import_dispatch(workspace, path)
+    except FormatMismatch as error:
+        raise QuestionError(f"{path}: {error}") from error
+    except SyntaxError as error:
+        raise QuestionError(f"{path} is damaged ({error}); run `kernwright generate`") from error
+
+
+def _import_dispatch(workspace: Workspace, path: Path) -> ModuleType:
     if workspace.is_library:
         return importlib.import_module("..generated.dispatch", __package__)
     name = f"kernwright_workspace_{workspace.root.name}_dispatch"
@@ -65,6 +76,8 @@ def answer(question: Question, workspace: Workspace, specs: Sequence[SpecFile]) 
         ShortFormError: no workload, or several, fit.
         QuestionError: an unknown architecture, dtype, kind or policy.
     """
+    if question.dtype not in (None, *SHORT_DTYPE):
+        raise QuestionError(f'the dtype is "{question.dtype}"; allowed are {listing(SHORT_DTYPE)}')
     dispatch = load_dispatch(workspace).DISPATCH
     short = parse(question.workload, specs)
     asked = {name: value for name, value in short.fields.items() if name in ASKED}

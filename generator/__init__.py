@@ -10,6 +10,7 @@ from .build import (
     remote_executor,
 )
 from .emit import Emission
+from .environment import TemplateBroken
 from .generate import Generation, check_generation, ledger_folder, plan_generation, write_generation
 from .lowering import KernelLaunch, Lowering, NotGenerated, Schedule, ScheduleError, TreeShape
 
@@ -25,6 +26,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "SchedulerMissing",
+    "TemplateBroken",
     "TreeShape",
     "builds",
     "check_generation",

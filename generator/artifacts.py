@@ -39,4 +39,6 @@ def collect(folder: Path) -> list[Artifact]:
 
 if __name__ == "__main__":
     made = collect(Path(sys.argv[1]))
-    print(f"{len(made)} artifacts, {sum(len(artifact.data) for artifact in made) / 1e6:.1f} MB, in {sys.argv[1]}")
+    print(
+        f"{len(made)} artifacts, {sum(len(artifact.data) for artifact in made) / 1e6:.1f} MB, in {sys.argv[1]}"
+    )

@@ -13,6 +13,7 @@ from ..compiler.cache import Cache
 from ..compiler.compile import Job, compile_all
 from ..compiler.disassembly import Skipped, instruction_counts, unmet
 from ..compiler.resources import over_budget
+from ..compiler.toolchain import require_arch
 from ..specs import Selection, select
 from ..specs.errors import listing, nearest
 from .generate import Generation
@@ -31,8 +32,8 @@ class Build:
     def name(self) -> str:
         """How messages call it."""
         return (
-            f"{self.workload.spec} {self.workload.workload.label()}, candidate {self.candidate.candidate.name}, "
-            f"{self.source.arch}"
+            f"{self.workload.spec} {self.workload.workload.label()}, "
+            f"candidate {self.candidate.candidate.name}, {self.source.arch}"
         )
 
     @property
@@ -124,12 +125,17 @@ def _check_names(what: str, wanted: Collection[str], known: Collection[str]) -> 
     for name in wanted:
         if name not in known:
             raise NothingSelected(
-                f'no spec file asks for {what} "{name}"; there are {listing(sorted(known))}{nearest(name, known)}'
+                f'no spec file asks for {what} "{name}"; there are {listing(sorted(known))}'
+                f"{nearest(name, known)}"
             )
 
 
+CONNECT_SECONDS = 10
+"""How long a Dask scheduler may take to answer."""
+
+
 class SchedulerMissing(Exception):
-    """A Dask scheduler was named, but Dask's client isn't installed."""
+    """A Dask scheduler was named, but it doesn't answer, or Dask's client isn't installed."""
 
 
 @contextmanager
@@ -137,8 +143,7 @@ def remote_executor(address: str) -> Iterator[Executor | None]:
     """An executor on the Dask cluster at `address`; None where no address is given.
 
     Raises:
-        SchedulerMissing: Dask isn't installed here.
-        OSError: nobody answers at `address`.
+        SchedulerMissing: Dask isn't installed here, or nobody answers at `address`.
     """
     if not address:
         yield None
@@ -149,7 +154,14 @@ def remote_executor(address: str) -> Iterator[Executor | None]:
         raise SchedulerMissing(
             "compiling on a cluster needs Dask's client: pip install 'kernwright[cluster]'"
         ) from None
-    with Client(address) as client:
+    try:
+        client = Client(address, timeout=CONNECT_SECONDS)
+    except (OSError, ValueError) as error:
+        raise SchedulerMissing(
+            f"no Dask scheduler answers at {address} ({error}); start one there with `dask scheduler`, or "
+            "name the address that yours prints, e.g. tcp://host:8786"
+        ) from None
+    with client:
         yield client.get_executor()
 
 
@@ -166,6 +178,8 @@ def compile_builds(
     Raises:
         ToolchainMissing, ArchUnsupported: nothing can be compiled here for what was asked.
     """
+    for arch in sorted({build.source.arch for build in selected}):
+        require_arch(arch)
     results = compile_all(
         [build.job for build in selected],
         executor=executor,

@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import Environment
 
-from ..ledger import Record
+from ..ledger import RecordFile
 from ..specs import Family, Workspace
 from .environment import render
 from .sources import GeneratedWorkload
@@ -16,17 +16,6 @@ FORMAT = 1
 """Version of the table's data model; `runtime.table.FORMAT` must agree, and a test holds them together."""
 
 EXPORTS = ("explain", "policy", "stats", "warm_up")
-
-
-@dataclass(frozen=True)
-class DispatchRecord:
-    """A ledger record as the dispatch table carries it."""
-
-    record: Record
-    source: str
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.record, name)
 
 
 @dataclass(frozen=True)
@@ -39,14 +28,18 @@ class ReferenceModule:
 
 
 def dispatch_text(
-    environment: Environment, workspace: Workspace, workloads: list[GeneratedWorkload], records: list[Record]
+    environment: Environment,
+    workspace: Workspace,
+    workloads: list[GeneratedWorkload],
+    records: list[RecordFile],
 ) -> str:
     """Render `dispatch.py` for what was generated and what the ledger knows about it."""
     families = {entry.family.name: entry.family for entry in workloads}
     entries = [_entry(entry, records) for entry in workloads]
     environment.filters["py"] = repr
     return render(
-        environment.get_template("dispatch.py.j2"),
+        environment,
+        "dispatch.py.j2",
         {
             "title": "kernwright's library" if workspace.is_library else workspace.root.name,
             "runtime": "..runtime" if workspace.is_library else "kernwright.runtime",
@@ -58,7 +51,7 @@ def dispatch_text(
     )
 
 
-def _entry(entry: GeneratedWorkload, records: list[Record]) -> dict[str, Any]:
+def _entry(entry: GeneratedWorkload, records: list[RecordFile]) -> dict[str, Any]:
     return {
         "family": entry.family.name,
         "spec": entry.spec,
@@ -66,9 +59,9 @@ def _entry(entry: GeneratedWorkload, records: list[Record]) -> dict[str, Any]:
         "candidates": entry.candidates,
         "trees": {name: (t.segments, t.lanes, t.chunk) for name, t in entry.workload.trees().items()},
         "records": [
-            record
-            for record in records
-            if record.spec == entry.spec and record.workload == entry.workload.label()
+            file
+            for file in records
+            if (file.record.spec, file.record.workload) == (entry.spec, entry.workload.label())
         ],
     }
 

@@ -14,6 +14,9 @@ from filelock import FileLock
 
 from .manifest import NAME, listed_files
 
+STAGING = ".staging-"
+"""Prefix of the folders that files are written to before they get their place."""
+
 
 @dataclass(frozen=True)
 class Emission:
@@ -27,25 +30,27 @@ class Emission:
 def emit(folder: Path, files: Mapping[str, str]) -> Emission:
     """Make `folder` hold exactly `files`, as far as its manifest owns what is there.
 
-    The manifest goes last, so that a run that was cut short is repeated by the next one. Two runs at once
-    wait for each other.
+    The manifest goes last, after what it no longer lists is gone, so that a run that was cut short is
+    repeated by the next one. Two runs at once wait for each other.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
         obsolete = [name for name in listed_files(folder) if name not in files]
-        written = write_files(folder, files)
+        for left in folder.glob(f"{STAGING}*"):  # by a run that was killed: the lock says that none is alive
+            shutil.rmtree(left, ignore_errors=True)
+        written = write_files(folder, {name: text for name, text in files.items() if name != NAME})
         removed = tuple(name for name in obsolete if _remove(folder, name))
+        written += write_files(folder, {name: text for name, text in files.items() if name == NAME})
     return Emission(written, removed, len(files) - len(written))
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> tuple[str, ...]:
     """Write the files whose text differs: to a temporary folder beside them, synced, then renamed."""
     changed = [name for name, text in files.items() if _read(folder / name) != text]
-    changed.sort(key=lambda name: name == NAME)
     if not changed:
         return ()
     folder.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=folder))
+    staging = Path(tempfile.mkdtemp(prefix=STAGING, dir=folder))
     try:
         for name in changed:
             _write_synced(staging / name, files[name])
@@ -59,7 +64,7 @@ def write_files(folder: Path, files: Mapping[str, str]) -> tuple[str, ...]:
 
 def drift(folder: Path, files: Mapping[str, str]) -> str:
     """Unified diff from what `folder` holds to `files`; empty if nothing drifted."""
-    wanted: dict[str, str | None] = {name: None for name in listed_files(folder)}
+    wanted: dict[str, str | None] = dict.fromkeys(listed_files(folder))
     wanted.update(files)
     return "".join(
         _diff(f"{folder.name}/{name}", _read(folder / name), text) for name, text in wanted.items()

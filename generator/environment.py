@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,17 @@ from jinja2 import (
     FileSystemLoader,
     PrefixLoader,
     StrictUndefined,
-    Template,
+    TemplateError,
+    TemplateNotFound,
 )
 
 from ..specs import Family, Workspace
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates"
+
+
+class TemplateBroken(ValueError):
+    """A template, maybe one of a workspace's own, can't be rendered."""
 
 
 def make_loader(workspace: Workspace, families: dict[str, Family]) -> BaseLoader:
@@ -51,6 +57,17 @@ def tidy(text: str) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def render(template: Template, context: dict[str, Any]) -> str:
-    """Render to tidy text."""
-    return tidy(template.render(context))
+def render(environment: Environment, name: str, context: dict[str, Any]) -> str:
+    """Render the template `name` to tidy text.
+
+    Raises:
+        TemplateBroken: there is no such template, it has a syntax error, or it uses a name that isn't given.
+    """
+    try:
+        return tidy(environment.get_template(name).render(context))
+    except TemplateError as error:
+        # Jinja rewrites the innermost frame to the template's own file and line.
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{frame.filename}:{frame.lineno}" if frame.filename.endswith(".j2") else f"template {name}"
+        what = f"there is no template {error}" if isinstance(error, TemplateNotFound) else str(error)
+        raise TemplateBroken(f"{place}: {what}; correct the template") from error

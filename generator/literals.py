@@ -6,7 +6,7 @@ import struct
 
 
 def float_literal(value: float) -> str:
-    """The FP32 literal of `value` in CUDA: hexadecimal, so that nothing is rounded on the way, decimal behind.
+    """The FP32 literal of `value` in CUDA: hexadecimal, so that nothing is rounded, then decimal.
 
     >>> float_literal(0.25)
     '0x1p-2f /* 0.25 */'

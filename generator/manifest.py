@@ -64,9 +64,11 @@ def listed_files(folder: Path) -> list[str]:
         raise ManifestInvalid(
             f"{path} has format {found}; this version reads {FORMAT}: delete the folder {folder}"
         )
-    files = [str(name) for name in document.get("files", {})]
+    files = document.get("files")
+    if not isinstance(files, dict):
+        raise ManifestInvalid(f"{path} lists no files by name; restore it, or delete the folder {folder}")
     root = folder.resolve()
     for name in files:
-        if not (root / name).resolve().is_relative_to(root):
-            raise ManifestInvalid(f"{path} lists {name}, which is outside its folder; nothing was deleted")
-    return files
+        if "\0" in name or not (root / name).resolve().is_relative_to(root):
+            raise ManifestInvalid(f"{path} lists {name!r}, which is outside its folder; nothing was deleted")
+    return list(files)

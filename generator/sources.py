@@ -76,7 +76,6 @@ def _generate_candidate(
     environment: Environment, schedule: Schedule, spec: Spec, workload: Workload, candidate: Candidate
 ) -> GeneratedCandidate:
     lowering = schedule.lower(workload, candidate)
-    template = environment.get_template(lowering.template)
     # The candidate's name is in the symbol: a profiler then shows which one runs.
     symbols = {kernel: f"{spec.family}_{kernel}_{candidate.name}" for kernel in lowering.kernels}
     sources = []
@@ -94,7 +93,7 @@ def _generate_candidate(
             "digest": identity,
             "description": describe(workload, candidate),
         }
-        text = render(template, context)
+        text = render(environment, lowering.template, context)
         path = f"{spec.family}/{spec.name}/{workload.label()}/{candidate.name}.{arch}.cu"
         sources.append(Source(path, text, arch, identity))
     return GeneratedCandidate(candidate, lowering, symbols, tuple(sources))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -12,17 +13,26 @@ from ..specs.messages import findings_of
 from .record import SCHEMA, Record
 
 
-def read_records(folder: Path) -> list[Record]:
+@dataclass(frozen=True, slots=True)
+class RecordFile:
+    """A record and the name that messages and the dispatch table quote it by."""
+
+    name: str
+    """Path relative to the ledger's folder, with forward slashes."""
+    record: Record
+
+
+def read_records(folder: Path) -> list[RecordFile]:
     """Read all `*.json` files below a folder, in the order of their paths; none if there is no folder.
 
     Raises:
         SpecError: with every problem of every file.
     """
-    records: list[Record] = []
+    records: list[RecordFile] = []
     problems: list[Problem] = []
     for path in sorted(folder.rglob("*.json")):
         try:
-            records.append(read_record(path))
+            records.append(RecordFile(path.relative_to(folder).as_posix(), read_record(path)))
         except SpecError as error:
             problems += error.problems
     if problems:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from .arrays import F32, F64, namespace
+from .single import narrow, widen
 
 _DROPPED = (1 << 29) - 1
 """The float64 fraction bits that a normal float32 lacks."""
@@ -27,7 +28,7 @@ def fma(a: F32, b: F32, c: F32) -> F32:
     """
     xp = namespace(a, b, c)
     with np.errstate(all="ignore"):
-        product = xp.asarray(a).astype(xp.float64) * xp.asarray(b).astype(xp.float64)
+        product = widen(xp.asarray(a)) * widen(xp.asarray(b))
     product, addend = xp.broadcast_arrays(product, xp.asarray(c))
     return add_product(product, addend)
 
@@ -39,15 +40,15 @@ def add_product(product: F64, addend: F32) -> F32:
     """
     xp = namespace(product, addend)
     with np.errstate(all="ignore"):
-        wide = addend.astype(xp.float64)
+        wide = widen(addend)
         total = xp.asarray(product + wide)
-        result: F32 = total.astype(xp.float32)
+        result = narrow(total)
         twice_rounded = (total.view(xp.int64) & _DROPPED) == _MIDPOINT
         # A subnormal float32 has its midpoints at other bits: all of them are done with care.
-        twice_rounded |= xp.abs(result) < _SMALLEST_NORMAL
+        twice_rounded |= xp.abs(total) < _SMALLEST_NORMAL
         if twice_rounded.any():
             odd = _to_odd(product[twice_rounded], wide[twice_rounded], total[twice_rounded])
-            result[twice_rounded] = odd.astype(xp.float32)
+            result[twice_rounded] = narrow(odd)
     return result
 
 

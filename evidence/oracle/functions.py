@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .arrays import F32, namespace
 from .fma import fma
+from .single import add, divide, multiply
 
 OVERFLOW = float.fromhex("0x1.62e42ep+6")
 """The largest float32 whose exp is finite."""
@@ -41,7 +42,7 @@ def exp(x: F32) -> F32:
     f32 = xp.float32
     usual = (x <= f32(OVERFLOW)) & (x >= f32(UNDERFLOW))
     inside: F32 = xp.where(usual, x, f32(0))
-    n = fma(inside, f32(LOG2_E), f32(ROUND_TO_INTEGER)) - f32(ROUND_TO_INTEGER)
+    n = add(fma(inside, f32(LOG2_E), f32(ROUND_TO_INTEGER)), f32(-ROUND_TO_INTEGER))
     r = fma(n, f32(-LN2_HIGH), inside)
     r = fma(n, f32(-LN2_LOW), r)
     p: F32 = xp.full_like(r, COEFFICIENTS[0])
@@ -49,8 +50,7 @@ def exp(x: F32) -> F32:
         p = fma(p, r, f32(coefficient))
     exponent = n.astype(xp.int32)
     half = exponent >> 1
-    with np.errstate(all="ignore"):
-        scaled = (p * _power_of_two(half)) * _power_of_two(exponent - half)
+    scaled = multiply(multiply(p, _power_of_two(half)), _power_of_two(exponent - half))
     limit = xp.where(x > 0, f32(np.inf), f32(0))
     result: F32 = xp.where(usual, scaled, xp.where(x == x, limit, x))
     return result
@@ -60,15 +60,12 @@ def sigmoid(x: F32) -> F32:
     """1 / (1 + exp(-x)): float32 [...] to float32 [...]."""
     xp = namespace(x)
     one = xp.float32(1)
-    with np.errstate(all="ignore"):
-        result: F32 = one / (one + exp(-x))
-    return result
+    return divide(one, add(one, exp(-x)))
 
 
 def silu(x: F32) -> F32:
     """x * sigmoid(x): float32 [...] to float32 [...]; -Inf gives NaN, as -Inf * 0 does."""
-    with np.errstate(all="ignore"):
-        return x * sigmoid(x)
+    return multiply(x, sigmoid(x))
 
 
 def _power_of_two(exponent: NDArray[np.int32]) -> F32:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from .arrays import F32, Bits, namespace
 from .fma import fma
 from .functions import sigmoid, silu
 from .shape import Kind, Shape
+from .single import add, divide, multiply, square_root
 from .trees import dot, squares
 
 OUTPUTS: Mapping[Kind, tuple[str, ...]] = {
@@ -63,7 +62,7 @@ def combine(shape: Shape, residual: Bits, block: Bits, injection: Bits) -> Bits:
     """x [N, HC*H]: the block's output added to every branch with the weight 2 sigmoid(injection / HC)."""
     load = shape.storage.load
     xp = namespace(residual)
-    gate: F32 = xp.float32(2) * sigmoid(load(injection) / xp.float32(shape.branches))
+    gate = multiply(xp.float32(2), sigmoid(divide(load(injection), xp.float32(shape.branches))))
     x = fma(load(block)[:, None, :], gate[:, :, None], _by_branch(shape, load(residual)))
     return shape.storage.store(x).reshape(residual.shape)
 
@@ -73,10 +72,9 @@ def norm(shape: Shape, x: Bits, weight: Bits) -> Bits:
     xp = namespace(x)
     one = xp.float32(1)
     values = _by_branch(shape, shape.storage.load(x))
-    with np.errstate(all="ignore"):
-        mean = squares(values, shape.trees["norm"]) / xp.float32(shape.hidden)
-        scale = one / xp.sqrt(mean + xp.float32(shape.eps))
-        normal: F32 = values * scale[..., None]
+    mean = divide(squares(values, shape.trees["norm"]), xp.float32(shape.hidden))
+    scale = divide(one, square_root(add(mean, xp.float32(shape.eps))))
+    normal = multiply(values, scale[..., None])
     w = shape.storage.load(weight).reshape(-1, shape.hidden)  # [HC, H], or [1, H] where shared
     y = fma(normal, w, normal)
     return shape.storage.store(y).reshape(x.shape)
@@ -88,7 +86,7 @@ def down(shape: Shape, y: Bits, weight: Bits, kind: Kind) -> tuple[Bits, Bits]:
     xp = namespace(y)
     rows = shape.low_rank + (0 if kind == "final" else shape.branches)
     d = shape.storage.store(dot(load(y)[:, None, :], load(weight[:rows])[None], shape.trees["down"]))
-    t: F32 = load(d[:, : shape.low_rank]) / xp.float32(shape.branches)
+    t = divide(load(d[:, : shape.low_rank]), xp.float32(shape.branches))
     return d, shape.storage.store(silu(t))
 
 
@@ -107,9 +105,7 @@ def mix(shape: Shape, g: Bits, y: Bits) -> Bits:
     acc: F32 = xp.zeros(values[:, 0].shape, dtype=xp.float32)
     for branch in range(shape.branches):
         acc = fma(gates[:, branch], values[:, branch], acc)
-    with np.errstate(all="ignore"):
-        mean: F32 = acc / xp.float32(shape.branches)
-    return shape.storage.store(mean)
+    return shape.storage.store(divide(acc, xp.float32(shape.branches)))
 
 
 def _by_branch(shape: Shape, values: F32) -> F32:

@@ -9,6 +9,7 @@ import numpy as np
 
 from .arrays import F32, F64, namespace
 from .fma import add_product
+from .single import add, widen
 
 Tree = tuple[int, int, int]
 """Segments S, lanes L, chunk V."""
@@ -122,8 +123,7 @@ def _by_position(x: F32, tree: Tree) -> F64:
     xp = namespace(x)
     segments, _, chunk = tree
     cut = x.reshape(*x.shape[:-1], segments, -1, chunk)
-    wide: F64 = xp.moveaxis(cut, -1, 0).astype(xp.float64, order="C")
-    return wide
+    return widen(xp.ascontiguousarray(xp.moveaxis(cut, -1, 0)))
 
 
 def _butterfly(acc: F32) -> F32:
@@ -135,7 +135,7 @@ def _butterfly(acc: F32) -> F32:
     acc = acc.reshape(*acc.shape[:-1], -1, width)
     while width > 1:
         width //= 2
-        acc = acc[..., :width] + acc[..., width:]
+        acc = add(acc[..., :width], acc[..., width:])
     return acc[..., 0]
 
 
@@ -143,5 +143,5 @@ def _in_order(parts: F32) -> F32:
     """Add over the last axis in increasing order, starting from element 0."""
     acc: F32 = parts[..., 0]
     for index in range(1, parts.shape[-1]):
-        acc = acc + parts[..., index]
+        acc = add(acc, parts[..., index])
     return acc

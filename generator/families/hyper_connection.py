@@ -11,8 +11,8 @@ from typing import Any
 
 from ...specs import Candidate, RowTiling, Workload
 from ...specs.families.hyper_connection import HyperConnectionWorkload, Replicated
-from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
 from ..literals import float_literal
+from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
 
 STATIC_SHARED_LIMIT = 48 * 1024
 """Bytes of static shared memory that a kernel may declare on every architecture."""
@@ -23,7 +23,7 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
 
     Raises:
         NotGenerated: a sharded route, or more than one token.
-        ScheduleError: the staged rows don't fit into shared memory.
+        ScheduleError: rows don't fit into shared memory, or outnumber the threads that finish them.
     """
     assert isinstance(workload, HyperConnectionWorkload)
     if not isinstance(candidate, Replicated):
@@ -33,8 +33,8 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
         )
     if (workload.tokens.min, workload.tokens.max) != (1, 1):
         raise NotGenerated(
-            f"tokens is {workload.tokens.min} to {workload.tokens.max} in a spec file of route replicated; this "
-            f"version has templates for tokens = 1 alone"
+            f"tokens is {workload.tokens.min} to {workload.tokens.max} in a spec file of route replicated; "
+            f"this version has templates for tokens = 1 alone"
         )
     return _lower_replicated(workload, candidate)
 
@@ -44,7 +44,9 @@ def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) 
     branches, hidden, low_rank = workload.branches, workload.hidden, workload.low_rank
     state = branches * hidden
     tilings = {kernel: candidate.tiling(workload, kernel) for kernel in ("down", "down_final", "up_mix")}
-    _check_shared_memory(candidate, tilings["up_mix"], branches, low_rank)
+    down_tree, up_tree = TreeShape.of(trees["down"], state), TreeShape.of(trees["up"], low_rank)
+    _check_down(candidate, tilings["down"], down_tree)
+    _check_up_mix(candidate, tilings["up_mix"], up_tree, branches, low_rank)
 
     norm = TreeShape.of(trees["norm"], hidden)
     norm_threads = max(norm.lanes, 32)  # a butterfly needs whole warps
@@ -60,8 +62,8 @@ def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) 
         "early_norm_weight": candidate.early_norm_weight,
         "l1_bypass": candidate.l1_bypass,
         "norm": {**asdict(norm), "threads": norm_threads},
-        "down_tree": TreeShape.of(trees["down"], state),
-        "up_tree": TreeShape.of(trees["up"], low_rank),
+        "down_tree": down_tree,
+        "up_tree": up_tree,
         "tilings": tilings,
     }
 
@@ -97,13 +99,32 @@ def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) 
     )
 
 
-def _check_shared_memory(candidate: Replicated, tiling: RowTiling, branches: int, low_rank: int) -> None:
-    if not tiling.staged:
+def _check_down(candidate: Replicated, tiling: RowTiling, tree: TreeShape) -> None:
+    """A row of several groups is finished by one thread, and its group results lie in shared memory."""
+    if tree.groups == 1:
         return
-    needed = tiling.rows_per_cta * branches * low_rank * 2
+    if tiling.rows_per_cta > tiling.threads:
+        raise ScheduleError(
+            f"candidate {candidate.name} gives a CTA of the down kernel {tiling.rows_per_cta} rows and "
+            f"{tiling.threads} threads, but a thread finishes one row at most: lower down.rows_per_cta or "
+            f"raise down.threads"
+        )
+    needed = tiling.rows_per_cta * tree.segments * tree.groups * 4
     if needed > STATIC_SHARED_LIMIT:
         raise ScheduleError(
-            f"candidate {candidate.name} stages {tiling.rows_per_cta} hidden coordinates x {branches} branches "
-            f"of up_weight in {needed} bytes of shared memory; {STATIC_SHARED_LIMIT} are allowed: lower "
-            f"up_mix.rows_per_cta or up_mix.load_bytes"
+            f"candidate {candidate.name} keeps the sums of {tiling.rows_per_cta} rows of down in {needed} "
+            f"bytes of shared memory; {STATIC_SHARED_LIMIT} are allowed: lower down.rows_per_cta"
+        )
+
+
+def _check_up_mix(
+    candidate: Replicated, tiling: RowTiling, tree: TreeShape, branches: int, low_rank: int
+) -> None:
+    staged = tiling.rows_per_cta * branches * low_rank * 2 if tiling.staged else 0
+    sums = tiling.rows_per_cta * branches * tree.segments * tree.groups * 4 if tree.groups > 1 else 0
+    if staged + sums > STATIC_SHARED_LIMIT:
+        raise ScheduleError(
+            f"candidate {candidate.name} keeps {tiling.rows_per_cta} hidden coordinates x {branches} "
+            f"branches of up_mix in {staged + sums} bytes of shared memory; {STATIC_SHARED_LIMIT} are "
+            f"allowed: lower up_mix.rows_per_cta{' or up_mix.load_bytes' if staged else ''}"
         )

@@ -179,32 +179,6 @@ def test_captured_graph_with_changing_inputs(cupy, device, work):
     assert not stats.fallbacks, stats
 
 
-def test_unwarmed_kernel_in_a_capture_says_what_to_do(device):
-    import torch
-    from kernwright.runtime import NotWarm, loader
-
-    work = DISPATCH.table.workloads[0]
-    shape = shape_of(work)
-    loaded = dict(loader._modules)
-    loader._modules.clear()
-    try:
-        state = torch.zeros(1, shape.width, dtype=torch.float16, device="cuda")
-        block = torch.zeros(1, shape.hidden, dtype=torch.float16, device="cuda")
-        injection = torch.zeros(1, shape.branches, dtype=torch.float16, device="cuda")
-        graph = torch.cuda.CUDAGraph()
-        with pytest.raises(NotWarm, match="warm_up"), torch.cuda.graph(graph):
-            hyper_connection(
-                state, block, injection, None, None, None, kind="combine", branches=shape.branches
-            )
-    finally:
-        loader._modules.update(loaded)
-    torch.cuda.synchronize()
-    x, _, _ = hyper_connection(
-        state, block, injection, None, None, None, kind="combine", branches=shape.branches
-    )
-    assert x.abs().max() == 0
-
-
 def test_side_stream_and_warm_up(device):
     """Kernels run on torch's current stream: a side stream that waits for a slow one sees its values."""
     import torch

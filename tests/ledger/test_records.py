@@ -48,7 +48,7 @@ def test_records_come_in_the_order_of_their_paths(tmp_path: Path) -> None:
     for name in ("b/2.json", "a/9.json", "b/1.json", "a.json"):
         write(tmp_path / name, candidate=name.replace("/", "_").removesuffix(".json"))
     (tmp_path / "notes.txt").write_text("not a record", encoding="utf-8")
-    assert [record.candidate for record in read_records(tmp_path)] == ["a_9", "a", "b_1", "b_2"]
+    assert [file.record.candidate for file in read_records(tmp_path)] == ["a_9", "a", "b_1", "b_2"]
     assert read_records(tmp_path / "absent") == []
 
 

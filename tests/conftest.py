@@ -1,0 +1,41 @@
+"""What all tests share: tests marked `gpu` are skipped where torch sees no GPU; two fixtures for who asks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+NOT_PACKAGED = (".*", "__pycache__", "*.egg-info", "artifacts", "build", "dist", "figures", "tests", "wheels")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    for item in marked:
+        item.add_marker(pytest.mark.skip(reason="no CUDA GPU here; run `make gpu` on a machine with one"))
+
+
+@pytest.fixture(scope="session")
+def cubin_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cubin cache that is empty at first, shared by the processes of one test run."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    return root / "cubin-cache"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A folder that holds a copy of the package's sources, as `kernwright`."""
+    root = tmp_path / "checkout"
+    shutil.copytree(CHECKOUT, root / "kernwright", ignore=shutil.ignore_patterns(*NOT_PACKAGED))
+    return root
