@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -35,7 +34,7 @@ def run(root: Path, code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("calls", [0, 3, 13])
+@pytest.mark.parametrize("calls", [0, 3, 11])
 def test_a_kill_between_two_files_leaves_whole_files_and_a_rerun_repairs(lab: Any, calls: int) -> None:
     lab.generate()
     old = lab.files()
@@ -154,16 +153,3 @@ def test_drift_is_a_diff_of_what_generate_would_change(tmp_path: Path) -> None:
         "+new",
     ]
     assert (folder / "a.cu").read_text(encoding="utf-8") == "one\ntwo\n"
-
-
-def test_a_read_only_folder_is_a_permission_error(lab: Any) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root writes everywhere")
-    lab.generate()
-    lab.edit("ctas = 2", "ctas = 3")
-    lab.generated.chmod(0o500)
-    try:
-        with pytest.raises(PermissionError):
-            lab.generate()
-    finally:
-        lab.generated.chmod(0o700)

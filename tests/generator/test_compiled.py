@@ -1,0 +1,126 @@
+"""Every shipped source compiles for every architecture that it lists, as its spec file promises."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from jinja2 import Environment
+from kernwright.compiler import compile_source
+from kernwright.generator import builds, compile_builds, plan_generation
+from kernwright.generator.environment import TEMPLATES, make_environment
+from kernwright.specs import families, find_workspace
+
+ARCHS = ("sm_70", "sm_75", "sm_80", "sm_90", "sm_120")
+PRELUDE = sorted(path.name for path in (TEMPLATES / "prelude").glob("*.j2"))
+
+CALLS = {
+    "arithmetic.cuh.j2": "out[i] = sigmoid(square_root(divide(exponential(out[i]), power_of_two(3))));",
+    "atomics.cuh.j2": """
+    flag[0] = load_acquire_system(flag) + load_acquire_device(flag + 1);
+    store_release_system(flag + 2, fetch_add_device(flag + 3, 5));
+    store_release_device(flag + 4, load_tagged_system(flag + 5));
+    store_tagged_system(flag + 6, 7);
+    store_tagged_device(word, load_tagged_device(word + 1));""",
+    "memory.cuh.j2": "store<4>(half + i, load<8, 4>(half)); store<16>(half, load_weights<16, 8>(half + 8));",
+    "reduction.cuh.j2": "out[i] = butterfly_sum<32>(out[i]) + butterfly_sum<4>(out[i]) + ordered_sum<3>(out);",
+    "storage.cuh.j2": "half[i] = to_storage(rounded(to_float(half[i])));",
+}
+"""Code that uses everything that a prelude offers."""
+
+KERNEL = """
+extern "C" __global__ void probe(float* out, storage_t* half, unsigned int* flag, unsigned long long* word) {{
+  const int i = threadIdx.x;
+  {call}
+}}
+"""
+
+
+def test_the_library_compiles_within_its_budgets_without_spills_or_stack() -> None:
+    selected = builds(plan_generation(find_workspace(TEMPLATES)))
+    report = compile_builds(selected, workers=1)
+    assert report.failures == ()
+    assert len(report.kernels) == 6 * len(selected) == 240
+    assert {(kernel.stack_bytes, kernel.spill_bytes) for kernel in report.kernels} == {(0, 0)}
+    assert {kernel.arch for kernel in report.kernels} == {"sm_70", "sm_75", "sm_80", "sm_90"}
+    assert all(0 < kernel.registers <= 96 for kernel in report.kernels)
+    staged = {kernel.shared_bytes for kernel in report.kernels if kernel.shared_bytes > 8192}
+    assert staged == {16 * 4 * 320 * 2, 16 * 8 * 128 * 2}  # up_mix of wide_rows: rows x branches x R x 2 bytes
+
+
+@pytest.fixture(scope="module")
+def environment() -> Environment:
+    workspace = find_workspace(TEMPLATES)
+    return make_environment(workspace, families(workspace))
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("name", PRELUDE)
+def test_a_prelude_compiles_by_itself(environment: Environment, name: str, arch: str) -> None:
+    context = {"dtype": "bfloat16" if arch == "sm_80" else "float16", "l1_bypass": arch == "sm_90"}
+    needed = ["storage.cuh.j2"] if name in ("memory.cuh.j2", "storage.cuh.j2") else []
+    parts = [environment.get_template(f"prelude/{part}").render(context) for part in needed or [name]]
+    if needed and name != "storage.cuh.j2":
+        parts.append(environment.get_template(f"prelude/{name}").render(context))
+    if not needed:
+        parts.append("using storage_t = unsigned short;\n")
+    source = "".join(parts) + KERNEL.format(call=CALLS[name])
+    artifact = compile_source(source, file_name=f"probe_{name}.cu", arch=arch)
+    assert artifact.kernels["probe"].spill_bytes == 0
+    assert artifact.kernels["probe"].stack_bytes == 0
+
+
+def test_flags_are_ordered_as_their_names_say(environment: Environment) -> None:
+    source = (
+        environment.get_template("prelude/atomics.cuh.j2").render()
+        + "using storage_t = unsigned short;\n"
+        + KERNEL.format(call=CALLS["atomics.cuh.j2"])
+    )
+    ptx = compile_source(source, file_name="order.cu", arch="sm_70", kind="ptx").data.decode()
+    for order in (
+        r"ld\.acquire\.sys",
+        r"ld\.acquire\.gpu",
+        r"st\.release\.sys",
+        r"st\.release\.gpu",
+        r"atom\.add\.acq_rel\.gpu",
+        r"ld\.relaxed\.sys",
+        r"st\.relaxed\.sys",
+        r"ld\.relaxed\.gpu\.\S*64",
+        r"st\.relaxed\.gpu\.\S*64",
+    ):
+        assert re.search(order, ptx), order
+
+
+ODD = {
+    "idle_lanes": """
+        workload = { dtype = "bfloat16", branches = 3, hidden = 72, low_rank = 24, norm_weight = "shared",
+                     tree = { norm = [1, 8, 2], down = [3, 64, 2], up = [2, 4, 3] } }
+        candidate = [{ name = "c", arch = ["sm_75"], route = "replicated", rows_per_cta = 8, threads = 32 }]""",
+    "many_groups": """
+        workload = { dtype = "float16", branches = 5, hidden = 320, low_rank = 64,
+                     tree = { norm = [2, 96, 1], down = [5, 160, 2], up = [2, 64, 1] } }
+        candidate = [{ name = "c", arch = ["sm_75"], route = "replicated", threads = 32, rows_per_cta = 2,
+                       up_mix = { ctas = 7, load_bytes = 16 }, early_norm_weight = true, l1_bypass = true }]""",
+    "one_lane": """
+        workload = { dtype = "float16", branches = 2, hidden = 8, low_rank = 2,
+                     tree = { norm = [1, 1, 8], down = [1, 2, 1], up = [1, 1, 1] } }
+        candidate = [{ name = "c", arch = ["sm_75"], route = "replicated", load_bytes = 2 }]""",
+    "odd_chunk": """
+        workload = { dtype = "float16", branches = 7, hidden = 45, low_rank = 9,
+                     tree = { norm = [3, 16, 5], down = [1, 32, 7], up = [3, 2, 3] } }
+        candidate = [{ name = "c", arch = ["sm_75"], route = "replicated", down = { ctas = 1 } }]""",
+}
+"""Shapes with tails in every place: chunks, rows, tiles, groups."""
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_trees_and_tails_compile(lab: Any, name: str) -> None:
+    lab.spec.with_name("other.toml").unlink()
+    lab.spec.unlink()
+    text = f'family = "hyper_connection"\nname = "{name}"\n' + re.sub(r",\s+", ", ", ODD[name])
+    (lab.root / "specs" / f"{name}.toml").write_text(text, encoding="utf-8")
+    report = compile_builds(builds(lab.plan), workers=1)
+    assert report.failures == ()
+    assert len(report.kernels) == 6
+    assert sum(kernel.stack_bytes + kernel.spill_bytes for kernel in report.kernels) == 0

@@ -1,0 +1,148 @@
+"""The generated dispatch module says what was lowered, and carries what the ledger knows."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kernwright.generator import dispatch_module, plan_generation
+from kernwright.generator.environment import TEMPLATES
+from kernwright.runtime.table import FORMAT, Table
+from kernwright.specs import find_workspace
+
+
+def load(lab: Any) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("lab_dispatch", lab.generated / "dispatch.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generator_and_runtime_agree_on_the_format() -> None:
+    assert dispatch_module.FORMAT == FORMAT
+
+
+def test_the_table_is_what_was_lowered(lab: Any) -> None:
+    generation = lab.plan
+    lab.generate()
+    table: Table = load(lab).TABLE
+    assert table.root == lab.generated
+    assert [work.label for work in table.workloads] == [
+        "fp16-hc2-h48-n1-r16-tp1",
+        "fp16-hc3-h64-n1-r32-tp1",
+        "bf16-hc3-h64-n1-r32-tp1",
+    ]
+    for work, generated in zip(table.workloads, generation.workloads, strict=True):
+        assert (work.family, work.spec) == ("hyper_connection", generated.spec)
+        assert work.fields == generated.workload.fields()
+        assert work.trees == {name: tuple(t.to_list()) for name, t in generated.workload.trees().items()}
+        assert [entry.name for entry in work.candidates] == [c.candidate.name for c in generated.candidates]
+        assert work.control.name == "control"
+        for entry, candidate in zip(work.candidates, generated.candidates, strict=True):
+            lowering = candidate.lowering
+            assert dict(entry.steps) == dict(lowering.steps)
+            assert dict(entry.scratch) == dict(lowering.scratch)
+            assert list(entry.builds) == list(candidate.candidate.arch)
+            for name, kernel in entry.kernels.items():
+                launch = lowering.kernels[name]
+                assert kernel.symbol == candidate.symbols[name]
+                assert (kernel.grid, kernel.block, kernel.args) == (launch.grid, launch.block, launch.args)
+            for build in entry.builds.values():
+                text = (lab.generated / build.source).read_bytes()
+                assert build.sha256 == hashlib.sha256(text).hexdigest()
+                assert all(f'{kernel.symbol}('.encode() in text for kernel in entry.kernels.values())
+
+
+def test_min_sms_reaches_dispatch_and_no_kernel(lab: Any) -> None:
+    lab.generate()
+    lab.edit("down = { ctas = 2 }", "down = { ctas = 2 }\nmin_sms = 100")
+    assert set(lab.generate().written) == {"dispatch.py"}
+    assert [c.min_sms for c in load(lab).TABLE.workloads[1].candidates] == [0, 100, 0]
+
+
+def record(lab: Any, candidate: str, **changes: Any) -> None:
+    manifest = json.loads((lab.generated / "manifest.json").read_text(encoding="utf-8"))
+    (digest,) = (
+        entry["source_sha256"]
+        for entry in manifest["sources"]
+        if (entry["workload"], entry["candidate"], entry["arch"])
+        == ("fp16-hc3-h64-n1-r32-tp1", candidate, "sm_90")
+    )
+    document = {
+        "schema_version": 1,
+        "family": "hyper_connection",
+        "spec": "small",
+        "workload": "fp16-hc3-h64-n1-r32-tp1",
+        "candidate": candidate,
+        "device": {"arch": "sm_90", "sm_count": 132, "name": "NVIDIA H200"},
+        "source_sha256": digest,
+        "exactness": {"cases": 16, "mismatches": 0},
+        "verdict": "admitted",
+        "gain": 0.125,
+        "reason": "Faster in every group.",
+    } | changes
+    path: Path = lab.root / "ledger" / "records" / f"{candidate}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document), encoding="utf-8")
+
+
+def chosen_on_h200(lab: Any) -> tuple[str, str]:
+    from kernwright.runtime.device import Device
+
+    lab.generate()
+    dispatch = load(lab).DISPATCH
+    fields = {
+        name: value[0] if isinstance(value, tuple) else value
+        for name, value in dispatch.table.workloads[1].fields.items()
+    }
+    h200 = Device("sm_90", 132, "NVIDIA H200", 0)
+    explanation = dispatch.explain_request("hyper_connection", fields, h200)
+    (about,) = (
+        d.reason for d in explanation.decisions if (d.workload[:4], d.candidate) == ("fp16", "strided")
+        and "hc3" in d.workload
+    )
+    return explanation.chosen, about
+
+
+def test_an_admitted_record_is_dispatched_until_its_source_changes(lab: Any) -> None:
+    lab.generate()
+    kernels = {name: text for name, text in lab.files().items() if name.endswith(".cu")}
+    assert chosen_on_h200(lab)[0] == "control"
+    record(lab, "strided")
+    chosen, reason = chosen_on_h200(lab)
+    assert chosen == "strided"
+    assert "admitted on NVIDIA H200" in reason
+    assert "12.5%" in reason
+    assert {name: text for name, text in lab.files().items() if name.endswith(".cu")} == kernels
+    lab.edit("ctas = 2", "ctas = 1")
+    chosen, reason = chosen_on_h200(lab)
+    assert chosen == "control"
+    assert "another source" in reason
+
+
+def test_a_record_of_another_workload_or_a_loser_changes_no_choice(lab: Any) -> None:
+    lab.generate()
+    record(lab, "strided", verdict="rejected", gain=-0.1)
+    assert chosen_on_h200(lab)[0] == "control"
+    record(lab, "strided", workload="bf16-hc3-h64-n1-r32-tp1")
+    assert chosen_on_h200(lab)[0] == "control"
+
+
+def test_the_librarys_module_is_short_readable_python() -> None:
+    text = plan_generation(find_workspace(TEMPLATES)).files["dispatch.py"]
+    code = [line for line in text.splitlines() if re.match(r"(import|from|def|class|if|for) ", line)]
+    assert code == [
+        "from pathlib import Path",
+        "from ..runtime import Build, Candidate, DeviceKind, Kernel, Record, Table, Workload, bind",
+        "from ..runtime.reference import hyper_connection as _hyper_connection",
+    ]
+    assert text.endswith(
+        "__all__ = ['explain', 'hyper_connection', 'policy', 'stats', 'warm_up']\n"
+    )

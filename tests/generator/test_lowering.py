@@ -1,0 +1,343 @@
+"""Launch geometry and index arithmetic, simulated from the constants in the generated text.
+
+Every row is finished exactly once, every element of a row is taken exactly once and by the lane that the
+reduction tree names (numerics contract, section 2), whatever the tree, the shape and the schedule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from kernwright.generator import KernelLaunch, NotGenerated, ScheduleError, TreeShape
+from kernwright.generator.environment import TEMPLATES, make_environment
+from kernwright.generator.families.hyper_connection import STATIC_SHARED_LIMIT, lower
+from kernwright.generator.sources import generate_workloads
+from kernwright.specs import SpecFile, Tree, families, find_workspace
+from kernwright.specs.families.hyper_connection import HyperConnectionSpec
+from pydantic import ValidationError
+
+WORKSPACE = find_workspace(TEMPLATES)
+FAMILIES = families(WORKSPACE)
+ENVIRONMENT = make_environment(WORKSPACE, FAMILIES)
+LANES = (1, 2, 4, 8, 16, 32, 64, 96, 160, 320)
+
+
+def divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+@st.composite
+def trees(draw: st.DrawFn, length: int) -> list[int]:
+    segments = draw(st.sampled_from([n for n in divisors(length) if n <= 8]))
+    chunk = draw(st.sampled_from([n for n in divisors(length // segments) if n <= 16]))
+    return [segments, draw(st.sampled_from(LANES)), chunk]
+
+
+@st.composite
+def matrix_options(draw: st.DrawFn, tree: list[int]) -> dict[str, int]:
+    lanes = tree[1]
+    legal = [n for n in (32, 64, 96, 128, 256, 320) if lanes < 32 or lanes % n == 0 or n % lanes == 0]
+    threads = draw(st.sampled_from(legal))
+    teams = threads // min(threads, lanes)
+    options = {
+        "threads": threads,
+        "rows_per_cta": teams * draw(st.sampled_from([1, 2, 3, 33, 40])),
+        "ctas": draw(st.sampled_from([None, None, 1, 2])),
+        "load_bytes": draw(st.sampled_from([None, None, 2, 16])),
+    }
+    return {name: value for name, value in options.items() if value is not None}
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> dict[str, Any]:
+    branches = draw(st.integers(2, 8))
+    hidden = draw(st.sampled_from([8, 45, 72, 96, 320, 640]))
+    low_rank = draw(st.sampled_from([2, 9, 24, 64, 320]))
+    norm, down, up = draw(trees(hidden)), draw(trees(branches * hidden)), draw(trees(low_rank))
+    return {
+        "family": "hyper_connection",
+        "name": "odd",
+        "workload": {
+            "dtype": draw(st.sampled_from(["float16", "bfloat16"])),
+            "branches": branches,
+            "hidden": hidden,
+            "low_rank": low_rank,
+            "norm_weight": draw(st.sampled_from(["shared", "per_branch"])),
+            "tree": {"norm": norm, "down": down, "up": up},
+        },
+        "candidate": [
+            {
+                "name": "odd",
+                "arch": ["sm_90"],
+                "route": "replicated",
+                "early_norm_weight": draw(st.booleans()),
+                "down": draw(matrix_options(down)),
+                "up_mix": draw(matrix_options(up)),
+            }
+        ],
+    }
+
+
+class Kernel:
+    """One kernel's constants, as its namespaces in the text state them."""
+
+    def __init__(self, text: str, launch: KernelLaunch, *namespaces: str) -> None:
+        self.constants: dict[str, int] = {}
+        for namespace in namespaces:
+            (body,) = re.findall(rf"namespace {namespace} {{\n(.*?)}}  // namespace", text, re.DOTALL)
+            for statement in re.findall(r"constexpr int (.*?);", body):
+                for definition in statement.split(", "):
+                    name, value = definition.split(" = ")
+                    assert name not in self.constants
+                    self.constants[name] = int(value)
+        self.grid, self.block = launch.grid[0], launch.block[0]
+        assert launch.grid[1:] == launch.block[1:] == (1, 1)
+
+    def __getattr__(self, name: str) -> int:
+        return self.constants[name]
+
+    def has(self, name: str) -> bool:
+        return name in self.constants
+
+    def tiles(self, cta: int) -> range:
+        return range(cta, self.TILES, self.grid) if self.has("TILES") else range(cta, cta + 1)
+
+
+def partition(kernel: Kernel, length: int) -> None:
+    """A team's lanes take every element once, in chunks, as the tree says."""
+    taken: dict[int, tuple[int, int]] = {}
+    places = product(
+        range(kernel.SEGMENTS), range(kernel.STEPS), range(kernel.PASSES), range(kernel.TEAM)
+    )
+    for segment, step, part, member in places:
+        chunk = step * kernel.LANES + part * kernel.TEAM + member
+        if kernel.has("CHUNKS") and chunk >= kernel.CHUNKS:
+            continue
+        start = segment * kernel.SEGMENT + chunk * kernel.CHUNK
+        for k in range(start, start + kernel.CHUNK):
+            assert k not in taken
+            taken[k] = (segment, part * kernel.TEAM + member)
+    segment_length = length // kernel.SEGMENTS
+    assert taken == {
+        k: (k // segment_length, (k % segment_length) // kernel.CHUNK % kernel.LANES) for k in range(length)
+    }
+    groups = Counter(
+        (part * kernel.TEAM + member) // kernel.GROUP
+        for part in range(kernel.PASSES)
+        for member in range(kernel.TEAM)
+        if member % kernel.GROUP == 0
+    )
+    assert groups == Counter(range(kernel.GROUPS if kernel.has("GROUPS") else 1))
+
+
+def rows_by_teams(kernel: Kernel, rows: int) -> Counter[int]:
+    """Rows that the teams reduce: in `up_mix`, and in `down` where a row is one group, also store."""
+    return Counter(
+        row
+        for cta in range(kernel.grid)
+        for tile in kernel.tiles(cta)
+        for i in range(kernel.ROWS_PER_TEAM)
+        for team in range(kernel.block // kernel.TEAM)
+        if (row := tile * kernel.ROWS_PER_CTA + i * kernel.TEAMS + team) < rows or not kernel.has("ROWS")
+    )
+
+
+def rows_by_threads(kernel: Kernel, rows: int) -> Counter[int]:
+    """Rows that the threads of `down` finish where a row is several groups."""
+    return Counter(
+        row
+        for cta in range(kernel.grid)
+        for tile in kernel.tiles(cta)
+        for thread in range(kernel.block)
+        if thread < kernel.ROWS_PER_CTA
+        if (row := tile * kernel.ROWS_PER_CTA + thread) < rows or not kernel.has("ROWS")
+    )
+
+
+def check_down(kernel: Kernel, rows: int, length: int) -> None:
+    partition(kernel, length)
+    assert kernel.block == kernel.THREADS == kernel.TEAM * kernel.TEAMS
+    assert not kernel.has("ROWS") or kernel.ROWS == rows
+    everything = Counter(range(rows))
+    assert rows_by_teams(kernel, rows) == everything
+    if kernel.has("GROUPS"):
+        assert rows_by_threads(kernel, rows) == everything
+        assert kernel.ROWS_PER_CTA * kernel.SEGMENTS * kernel.GROUPS * 4 <= STATIC_SHARED_LIMIT
+
+
+def check_up_mix(kernel: Kernel, text: str, branches: int, hidden: int, low_rank: int) -> None:
+    partition(kernel, low_rank)
+    guarded = "if (h >= HIDDEN) continue;" in text
+    rows = rows_by_teams(kernel, hidden)
+    assert {h: count for h, count in rows.items() if h < hidden} == dict.fromkeys(range(hidden), 1)
+    assert guarded or max(rows) < hidden
+    shared = 0
+    if kernel.has("GROUPS"):
+        shared += kernel.ROWS_PER_CTA * branches * kernel.SEGMENTS * kernel.GROUPS * 4
+    if kernel.has("WORDS_PER_ROW"):
+        words = branches * kernel.WORDS_PER_ROW
+        assert kernel.WORDS_PER_ROW * kernel.BYTES == low_rank * 2
+        copied = Counter(word for member in range(kernel.TEAM) for word in range(member, words, kernel.TEAM))
+        assert copied == Counter(range(words))
+        shared += kernel.ROWS_PER_TEAM * kernel.TEAMS * words * kernel.BYTES
+    else:
+        assert kernel.CHUNK * 2 % kernel.BYTES == 0
+    assert shared <= STATIC_SHARED_LIMIT
+
+
+def check_norm(kernel: Kernel, branches: int, hidden: int) -> None:
+    assert kernel.grid == branches
+    assert kernel.block == kernel.THREADS == max(kernel.LANES, 32)
+    taken: dict[int, int] = {}
+    for segment, step, lane in product(range(kernel.SEGMENTS), range(kernel.STEPS), range(kernel.LANES)):
+        if kernel.has("CHUNKS") and step * kernel.LANES + lane >= kernel.CHUNKS:
+            continue
+        start = segment * kernel.SEGMENT + (step * kernel.LANES + lane) * kernel.CHUNK
+        for k in range(start, start + kernel.CHUNK):
+            assert k not in taken
+            taken[k] = lane
+    length = hidden // kernel.SEGMENTS
+    assert taken == {k: (k % length) // kernel.CHUNK % kernel.LANES for k in range(hidden)}
+    starts = Counter(
+        k
+        for thread in range(kernel.block)
+        for k in range(thread * kernel.CHUNK, hidden, kernel.THREADS * kernel.CHUNK)
+    )
+    assert starts == Counter(range(0, hidden, kernel.CHUNK))  # the stand-alone combine
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@given(specs())
+def test_every_row_and_every_element_exactly_once(document: dict[str, Any]) -> None:
+    try:
+        spec = HyperConnectionSpec.model_validate(document)
+    except ValidationError:
+        assume(False)
+    (workload,) = spec.workloads()
+    work = spec.workload
+    try:
+        ((generated,),) = [
+            entry.candidates
+            for entry in generate_workloads(
+                ENVIRONMENT, SpecFile(TEMPLATES / "odd.toml", spec), FAMILIES["hyper_connection"]
+            )
+        ]
+    except ScheduleError as refused:
+        assert re.search(r"candidate odd .* lower (down|up_mix)\.rows_per_cta", str(refused))
+        return
+    text, launches = generated.sources[0].text, generated.lowering.kernels
+    state = work.branches * work.hidden
+    check_down(Kernel(text, launches["down"], "down_tree", "down"), work.low_rank + work.branches, state)
+    check_down(Kernel(text, launches["down_final"], "down_tree", "down_final"), work.low_rank, state)
+    up = Kernel(text, launches["up_mix"], "up_mix")
+    check_up_mix(up, text, work.branches, work.hidden, work.low_rank)
+    for name in ("combine_norm", "norm", "combine"):
+        check_norm(Kernel(text, launches[name], "norm_tree"), work.branches, work.hidden)
+    for kernel, launch in launches.items():
+        (parameters,) = re.findall(rf"{generated.symbols[kernel]}\((.*?)\) {{", text, re.DOTALL)
+        names = [parameter.split()[-1] for parameter in parameters.split(",")]
+        assert [name.removesuffix("_out") if name != "injection_out" else name for name in names] == list(
+            launch.args
+        )
+        assert launch.shared_bytes == 0
+    assert workload.label() in text.split("\n")[0]
+
+
+def candidate_of(options: dict[str, Any], **workload: Any) -> tuple[Any, Any]:
+    fields = {"dtype": "float16", "branches": 4, "hidden": 2560, "low_rank": 320} | workload
+    candidate = {"name": "wide", "arch": ["sm_90"], "route": "replicated"} | options
+    document = {"family": "hyper_connection", "name": "s", "workload": fields, "candidate": [candidate]}
+    spec = HyperConnectionSpec.model_validate(document)
+    return spec.workloads()[0], spec.candidates[0]
+
+
+def test_rows_without_a_thread_to_finish_them_are_refused() -> None:
+    workload, candidate = candidate_of({"down": {"threads": 32, "rows_per_cta": 33}})
+    with pytest.raises(ScheduleError) as raised:
+        lower(workload, candidate)
+    assert str(raised.value) == (
+        "candidate wide gives a CTA of the down kernel 33 rows and 32 threads, but a thread finishes one row at "
+        "most: lower down.rows_per_cta or raise down.threads"
+    )
+    assert lower(*candidate_of({"down": {"threads": 32, "rows_per_cta": 32}})).kernels["down"].grid == (11, 1, 1)
+
+
+def test_shared_memory_is_48_kib_at_most() -> None:
+    fits, too_many = ({"up_mix": {"rows_per_cta": rows, "load_bytes": 16}} for rows in (16, 24))
+    assert lower(*candidate_of(fits)).kernels["up_mix"].grid == (160, 1, 1)
+    with pytest.raises(ScheduleError) as raised:
+        lower(*candidate_of(too_many))
+    assert str(raised.value) == (
+        "candidate wide keeps 24 hidden coordinates x 4 branches of up_mix in 61440 bytes of shared memory; 49152 "
+        "are allowed: lower up_mix.rows_per_cta or up_mix.load_bytes"
+    )
+    # 18 rows are 46,080 bytes; the sums of two groups a gate, 4 bytes each, don't fit beside 19.
+    tree = {"tree": {"up": [1, 64, 1]}}
+    assert lower(*candidate_of({"up_mix": {"threads": 32, "rows_per_cta": 18, "load_bytes": 16}}, **tree))
+    with pytest.raises(ScheduleError, match="in 49248 bytes"):
+        lower(*candidate_of({"up_mix": {"threads": 32, "rows_per_cta": 19, "load_bytes": 16}}, **tree))
+
+
+def test_a_grid_for_down_shrinks_for_the_final_mixer() -> None:
+    lowering = lower(*candidate_of({"down": {"ctas": 322}}))
+    assert (lowering.kernels["down"].grid[0], lowering.kernels["down_final"].grid[0]) == (322, 320)
+
+
+def test_steps_use_the_kernels_and_buffers_that_there_are() -> None:
+    lowering = lower(*candidate_of({}))
+    assert set(lowering.steps) == {"boundary", "first", "combine", "final"}
+    assert {kernel for steps in lowering.steps.values() for kernel in steps} == set(lowering.kernels)
+    inputs = {"residual", "block", "injection", "norm_weight", "down_weight", "up_weight"}
+    outputs = {"x", "block_input", "injection_out"}
+    for steps in lowering.steps.values():
+        written: set[str] = set()
+        for kernel in steps:
+            for name in lowering.kernels[kernel].args:
+                is_output = name in outputs or name in lowering.scratch
+                assert is_output or name in inputs
+                written |= {name} if is_output else set()
+        assert written
+    assert lowering.scratch["y"] == ((1, 10240), "float16")
+    assert lowering.scratch["lora"] == ((1, 320), "float16")
+
+
+SHARDED = ("gate_sharded", "hidden_sharded", "fused_up_mix_gather")
+
+
+@pytest.mark.parametrize("route", SHARDED)
+def test_sharded_routes_are_not_generated_yet(route: str) -> None:
+    with pytest.raises(NotGenerated) as raised:
+        lower(*candidate_of({"route": route}, world_size=4))
+    assert str(raised.value) == (
+        f"route {route} of candidate wide is a valid schedule, but this version has no templates for it; it "
+        "generates route replicated"
+    )
+
+
+@pytest.mark.parametrize("tokens", [2, {"min": 1, "max": 16}])
+def test_several_tokens_are_not_generated_yet(tokens: Any) -> None:
+    with pytest.raises(NotGenerated, match=r"^tokens is \d to \d+ in a spec .* templates for tokens = 1 alone$"):
+        lower(*candidate_of({}, tokens=tokens))
+
+
+def test_a_tree_applied_to_a_length() -> None:
+    assert TreeShape.of(Tree(4, 320, 8), 10240) == TreeShape(
+        segments=4,
+        lanes=320,
+        chunk=8,
+        group=32,
+        groups=10,
+        segment=2560,
+        chunks=320,
+        steps=1,
+        idle_lanes=False,
+        load_bytes=16,
+    )
+    odd = TreeShape.of(Tree(3, 16, 6), 3 * 6 * 20)
+    assert (odd.group, odd.groups, odd.chunks, odd.steps, odd.idle_lanes, odd.load_bytes) == (16, 1, 20, 2, True, 4)
