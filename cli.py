@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from kernwright import console
+from kernwright import cli_evidence, console
+from kernwright.cli_options import Archs, Candidates, Json, Workloads, open_workspace
 
 if TYPE_CHECKING:
+    from kernwright.compiler.cache import CacheEntry
     from kernwright.generator import BuildReport, Generation
-    from kernwright.specs import Workspace
 
 app = typer.Typer(
     name="kernwright",
@@ -27,11 +28,6 @@ app = typer.Typer(
 
 CORES = os.cpu_count() or 1
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Arch = Annotated[
-    list[str], typer.Option("--arch", help="Only this architecture, e.g. sm_90; repeat for several.")
-]
-Workloads = Annotated[list[str], typer.Argument(help="Spec names or short forms; by default all.")]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Worker processes.")]
 Scheduler = Annotated[
     str, typer.Option(help="Address of a Dask scheduler that compiles, e.g. tcp://host:8786.")
@@ -55,7 +51,7 @@ def validate(
     """Check spec files and list the cells they expand into."""
     from kernwright.specs import load_specs
 
-    found = load_specs(_workspace(), files or None)
+    found = load_specs(open_workspace(), files or None)
     rows = [
         {
             "file": str(spec_file.path),
@@ -81,7 +77,7 @@ def schema(family: Annotated[str, typer.Argument(help="Name of a family.")]) -> 
     """Print the JSON Schema of a family's spec files; `generate` keeps the committed ones up to date."""
     from kernwright.specs import schema_text
 
-    console.say(schema_text(_workspace(), family).rstrip("\n"))
+    console.say(schema_text(open_workspace(), family).rstrip("\n"))
 
 
 @app.command()
@@ -114,8 +110,8 @@ def generate(
 @app.command()
 def compile(  # noqa: A001
     workloads: Workloads = [],  # noqa: B006
-    arch: Arch = [],  # noqa: B006
-    candidate: Annotated[list[str], typer.Option(help="Only this candidate; repeat for several.")] = [],  # noqa: B006
+    arch: Archs = [],  # noqa: B006
+    candidate: Candidates = [],  # noqa: B006
     jobs: Jobs = CORES,
     scheduler: Scheduler = "",
     json: Json = False,
@@ -127,7 +123,7 @@ def compile(  # noqa: A001
 
 @app.command()
 def build(
-    arch: Arch = [],  # noqa: B006
+    arch: Archs = [],  # noqa: B006
     jobs: Jobs = CORES,
     scheduler: Scheduler = "",
     json: Json = False,
@@ -146,7 +142,7 @@ def explain(
     workload: Annotated[
         str, typer.Argument(help="A spec name or a short form, e.g. sm70-fp16-hc4-h2560-n1.")
     ],
-    arch: Arch = [],  # noqa: B006
+    arch: Archs = [],  # noqa: B006
     tokens: Annotated[int | None, typer.Option(help="Number of tokens of the call.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Storage dtype of the call's tensors.")] = None,
     kind: Annotated[str, typer.Option(help="Kind of the op.")] = "boundary",
@@ -157,7 +153,7 @@ def explain(
     from kernwright.evidence.explain import Question, answer
     from kernwright.specs import load_specs
 
-    workspace = _workspace()
+    workspace = open_workspace()
     question = Question(workload, tuple(arch), tokens, dtype, kind, policy)
     answers = answer(question, workspace, load_specs(workspace))
     if json:
@@ -193,24 +189,15 @@ def cache(
         return console.say(f"deleted {default_cache().clear()} entries of {default_folder()}")
     entries = default_cache().entries()
     if json:
-        return console.print_json([entry.to_json() for entry in entries])
+        return console.print_json([_cache_row(entry) for entry in entries])
     size = sum(entry.size for entry in entries)
     return console.say(f"{len(entries)} entries, {size / 1e6:.1f} MB, in {default_folder()}")
-
-
-def _workspace() -> Workspace:
-    from kernwright.specs import find_workspace
-
-    workspace = find_workspace()
-    if not workspace.is_library:
-        sys.path.insert(0, str(workspace.root))  # where a workspace's own families are imported from
-    return workspace
 
 
 def _generation() -> Generation:
     from kernwright.generator import plan_generation
 
-    return plan_generation(_workspace())
+    return plan_generation(open_workspace())
 
 
 def _compile(
@@ -272,34 +259,60 @@ def _show_build(report: BuildReport, json: bool) -> None:
         raise typer.Exit(1)
 
 
-def exit_status(error: Exception) -> int | None:
-    """The exit status that stands for an error with a sentence for people; None for a bug of ours."""
-    from kernwright.compiler.toolchain import ArchUnsupported, ToolchainMissing
-    from kernwright.evidence.explain import QuestionError
-    from kernwright.generator import (
-        NotGenerated,
-        NothingSelected,
-        ScheduleError,
-        SchedulerMissing,
-        TemplateBroken,
-    )
-    from kernwright.generator.manifest import ManifestInvalid
-    from kernwright.generator.scaffold import WorkspaceExists
-    from kernwright.specs import ShortFormError, SpecError, UnknownFamily
+def _cache_row(entry: CacheEntry) -> dict[str, str | int | None]:
+    about = entry.artifact  # None for an entry that is damaged
+    return {
+        "key": entry.key,
+        "bytes": entry.size,
+        "arch": about.arch if about else None,
+        "kind": about.kind if about else None,
+        "source_sha256": about.source_sha256 if about else None,
+        "sha256": about.sha256 if about else None,
+    }
 
-    not_here = (NotGenerated, ToolchainMissing, ArchUnsupported, SchedulerMissing)
-    asked = (SpecError, ShortFormError, ScheduleError, NothingSelected, QuestionError, UnknownFamily)
-    files = (
-        ManifestInvalid,
-        TemplateBroken,
-        WorkspaceExists,
-        PermissionError,
-        NotADirectoryError,
-        IsADirectoryError,
-    )
-    if isinstance(error, not_here):
-        return 3
-    return 2 if isinstance(error, asked + files) else None
+
+cli_evidence.register(app)
+
+
+NOT_HERE = {
+    "kernwright.compiler.toolchain": ("ArchUnsupported", "ToolchainMissing"),
+    "kernwright.emulator": ("CompilerMissing", "TextUnsupported", "TooLarge"),
+    "kernwright.evidence.health": ("GpuBusy", "HealthUnknown"),
+    "kernwright.evidence.session": ("NoGpu",),
+    "kernwright.evidence.subject": ("NoSubject",),
+    "kernwright.generator": ("NotGenerated", "SchedulerMissing"),
+}
+"""Errors that end with exit status 3: this machine lacks something, or this version doesn't do that."""
+
+BAD_INPUT = {
+    "kernwright.evidence.commands": ("UnknownPlace",),
+    "kernwright.evidence.explain": ("QuestionError",),
+    "kernwright.evidence.external": ("ExternalUnusable",),
+    "kernwright.evidence.session": ("Drifted",),
+    "kernwright.evidence.verify": ("NothingToVerify",),
+    "kernwright.generator": ("NothingSelected", "ScheduleError", "TemplateBroken"),
+    "kernwright.generator.manifest": ("ManifestInvalid",),
+    "kernwright.generator.scaffold": ("WorkspaceExists",),
+    "kernwright.ledger": ("LedgerRefused",),
+    "kernwright.specs": ("ShortFormError", "SpecError", "UnknownFamily"),
+    "builtins": ("IsADirectoryError", "NotADirectoryError", "PermissionError"),
+}
+"""Errors that end with exit status 2."""
+
+
+def exit_status(error: Exception) -> int | None:
+    """The exit status that stands for an error with a sentence for people; None for a bug of ours.
+
+    The classes are named, not imported: whoever raised one has loaded its module, and no command pays for
+    the modules of the others.
+    """
+    for status, errors in ((3, NOT_HERE), (2, BAD_INPUT)):
+        for module, names in errors.items():
+            known = sys.modules.get(module)
+            classes = tuple(getattr(known, name) for name in names) if known else ()
+            if isinstance(error, classes):
+                return status
+    return None
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,6 +39,23 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     if not console.is_terminal:
         console.width = 200
     console.print(table)
+
+
+def print_bars(title: str, values: Mapping[str, float], unit: str = "ms") -> None:
+    """A bar chart, in the order given; each line says its value and its ratio to the smallest."""
+    from rich.bar import Bar
+    from rich.console import Console
+    from rich.table import Table
+
+    if not values:
+        return
+    least, most = min(values.values()), max(values.values())
+    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    for column, justify in (("", "left"), (unit, "right"), ("x least", "right"), ("", "left")):
+        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for name, value in values.items():
+        table.add_row(name, f"{value:.4f}", f"{value / least:.2f}", Bar(most, 0, value, width=40))
+    Console().print(table)
 
 
 @contextmanager

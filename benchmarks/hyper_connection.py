@@ -13,15 +13,14 @@ from pathlib import Path
 
 import cupy
 import torch
-from measure import Timing, capture, paired, replay_time
-from peers import TRITON_TILES, Boundary, compiled, eager, triton_boundary
-
 from kernwright.evidence.chain import layer_weights
 from kernwright.evidence.oracle import Shape, tensors
 from kernwright.evidence.oracle.truth import boundary as truth
 from kernwright.evidence.oracle.truth import relative_l2
 from kernwright.generated.dispatch import DISPATCH
 from kernwright.runtime.device import current, serves
+from measure import Timing, capture, paired, replay_time
+from peers import TRITON_TILES, Boundary, compiled, eager, triton_boundary
 
 LAYERS = 96
 OUTPUTS = ("x", "block_input", "injection_out")

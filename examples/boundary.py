@@ -3,7 +3,6 @@
 import time
 
 import torch
-
 from kernwright.generated import dispatch
 
 BRANCHES, HIDDEN, RANK = 4, 2560, 320

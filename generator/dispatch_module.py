@@ -7,9 +7,11 @@ from typing import Any
 
 from jinja2 import Environment
 
-from ..ledger import RecordFile
+from ..ledger import RecordFile, usable
+from ..ledger.stale import Sources
 from ..specs import Family, Workspace
 from .environment import render
+from .records import current_sources, table_records
 from .sources import GeneratedWorkload
 
 FORMAT = 1
@@ -33,9 +35,14 @@ def dispatch_text(
     workloads: list[GeneratedWorkload],
     records: list[RecordFile],
 ) -> str:
-    """Render `dispatch.py` for what was generated and what the ledger knows about it."""
+    """Render `dispatch.py` for what was generated and what the ledger knows about it.
+
+    Raises:
+        SpecError: a record contradicts itself, with every problem; nothing may be dispatched on its word.
+    """
     families = {entry.family.name: entry.family for entry in workloads}
-    entries = [_entry(entry, records) for entry in workloads]
+    files, current = usable(records), current_sources(workloads)
+    entries = [_entry(entry, files, current) for entry in workloads]
     environment.filters["py"] = repr
     return render(
         environment,
@@ -51,18 +58,14 @@ def dispatch_text(
     )
 
 
-def _entry(entry: GeneratedWorkload, records: list[RecordFile]) -> dict[str, Any]:
+def _entry(entry: GeneratedWorkload, files: list[RecordFile], current: Sources) -> dict[str, Any]:
     return {
         "family": entry.family.name,
         "spec": entry.spec,
         "workload": entry.workload,
         "candidates": entry.candidates,
         "trees": {name: (t.segments, t.lanes, t.chunk) for name, t in entry.workload.trees().items()},
-        "records": [
-            file
-            for file in records
-            if (file.record.spec, file.record.workload) == (entry.spec, entry.workload.label())
-        ],
+        "records": table_records(entry, files, current),
     }
 
 

@@ -1,6 +1,63 @@
-"""Evidence: the record model and its reader. Records are written by commands, never by hand."""
+"""Evidence: records of what was measured, the verdict they give, and what is stale.
 
+Records are written by commands, never by hand; a verdict is computed from samples, never typed.
+"""
+
+from .check import check, usable
+from .migration import UNDATED
+from .names import device_slug, record_name
 from .reader import RecordFile, read_record, read_records
-from .record import SCHEMA, Device, Exactness, Record, Verdict
+from .record import (
+    SCHEMA,
+    Device,
+    Exactness,
+    Group,
+    Record,
+    Rule,
+    Scope,
+    Timing,
+    Toolkit,
+    Verdict,
+    make_record,
+)
+from .show import columns, rows, stale_rows_of
+from .stale import Staleness, newest, source_of, stale, staleness
+from .verdict import Judgement, group_ratios, judge, median, median_interval
+from .writer import LedgerRefused, write_record
 
-__all__ = ["SCHEMA", "Device", "Exactness", "Record", "RecordFile", "Verdict", "read_record", "read_records"]
+__all__ = [
+    "SCHEMA",
+    "UNDATED",
+    "Device",
+    "Exactness",
+    "Group",
+    "Judgement",
+    "LedgerRefused",
+    "Record",
+    "RecordFile",
+    "Rule",
+    "Scope",
+    "Staleness",
+    "Timing",
+    "Toolkit",
+    "Verdict",
+    "check",
+    "columns",
+    "device_slug",
+    "group_ratios",
+    "judge",
+    "make_record",
+    "median",
+    "median_interval",
+    "newest",
+    "read_record",
+    "read_records",
+    "record_name",
+    "rows",
+    "source_of",
+    "stale",
+    "stale_rows_of",
+    "staleness",
+    "usable",
+    "write_record",
+]

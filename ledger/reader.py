@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
-from ..specs.errors import Problem, SpecError, dotted
+from ..specs.errors import Problem, SpecError, dotted, listing, shown
 from ..specs.messages import findings_of
+from .migration import RecordV1
 from .record import SCHEMA, Record
+
+MODELS: dict[int, type[RecordV1] | type[Record]] = {1: RecordV1, SCHEMA: Record}
+"""What a record of each version looks like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,32 +25,58 @@ class RecordFile:
     name: str
     """Path relative to the ledger's folder, with forward slashes."""
     record: Record
+    version: int = SCHEMA
+    """Version of the file; `record` is in today's form whatever it is."""
 
 
 def read_records(folder: Path) -> list[RecordFile]:
     """Read all `*.json` files below a folder, in the order of their paths; none if there is no folder.
 
+    Seals and verdicts aren't verified, so that a damaged record can be shown; that is `check`'s part.
+
     Raises:
         SpecError: with every problem of every file.
     """
-    records: list[RecordFile] = []
+    files: list[RecordFile] = []
     problems: list[Problem] = []
     for path in sorted(folder.rglob("*.json")):
         try:
-            records.append(RecordFile(path.relative_to(folder).as_posix(), read_record(path)))
+            files.append(read_record(path, path.relative_to(folder).as_posix()))
         except SpecError as error:
             problems += error.problems
     if problems:
         raise SpecError(problems)
-    return records
+    return files
 
 
-def read_record(path: Path) -> Record:
-    """Read one record file.
+def read_record(path: Path, name: str | None = None) -> RecordFile:
+    """Read one record file, of this version or an older one; it is called `name`, or as the file is.
 
     Raises:
-        SpecError: it isn't JSON, was written for another version, or isn't a record.
+        SpecError: it isn't JSON, was written for an unknown version, or isn't a record.
     """
+    data = _document(path)
+    version = data.get("schema_version")
+    model = MODELS.get(version) if type(version) is int else None
+    if model is None:
+        raise _broken(
+            path,
+            f"the record has schema version {shown(version)}; this toolkit reads {listing(MODELS)}. "
+            "Measure again, or use the toolkit that wrote it.",
+            key="schema_version",
+        )
+    try:
+        found = model.model_validate(data)
+    except ValidationError as error:
+        problems = [
+            Problem(str(path), None, dotted(f.path), f.message) for f in findings_of(error, model, data)
+        ]
+        raise SpecError(problems) from None
+    record = found.migrate() if isinstance(found, RecordV1) else found
+    return RecordFile(name or path.name, record, found.schema_version)
+
+
+def _document(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
@@ -56,21 +87,7 @@ def read_record(path: Path) -> Record:
         raise _broken(path, f"can't read the file: {error.strerror}.") from None
     if not isinstance(data, dict):
         raise _broken(path, "this isn't a record: a record is a JSON object.")
-    version = data.get("schema_version")
-    if version != SCHEMA:
-        raise _broken(
-            path,
-            f"the record has schema version {version}; this toolkit reads {SCHEMA}. Measure again, "
-            "or use the toolkit that wrote it.",
-            key="schema_version",
-        )
-    try:
-        return Record.model_validate(data)
-    except ValidationError as error:
-        found = [
-            Problem(str(path), None, dotted(f.path), f.message) for f in findings_of(error, Record, data)
-        ]
-        raise SpecError(found) from None
+    return data
 
 
 def _broken(path: Path, message: str, *, line: int | None = None, key: str = "") -> SpecError:

@@ -1,69 +1,160 @@
-"""What was measured of one candidate in one cell on one device: a line of evidence."""
+"""What was measured of one candidate in one cell on one device: a line of evidence, sealed."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field
 
-from ..specs import Arch, Model
-from ..specs.base import LABEL, SHA256, Count, Size, Slug
+from ..specs import Model
+from ..specs.base import LABEL, SHA256, Slug
+from ..specs.errors import shown
+from .facts import Device, Exactness, Group, Rule, Scope, Text, Timing, Toolkit
+from .verdict import Judgement, Verdict, judge
 
-SCHEMA = 1
-"""Version of the record model; a record states the one it was written for."""
+__all__ = [
+    "SCHEMA",
+    "Device",
+    "Exactness",
+    "Group",
+    "Record",
+    "Rule",
+    "Scope",
+    "Timing",
+    "Toolkit",
+    "Verdict",
+    "judgement_of",
+    "make_record",
+    "seal",
+    "seal_of",
+]
 
-Verdict = Literal["admitted", "rejected", "invalid", "no_difference"]
+SCHEMA = 2
+"""Version of the record model, the rule's arithmetic and the wording of its reasons included."""
+
+
+def _utc_second(text: str) -> str:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None or time.utcoffset() != timedelta() or time.microsecond:
+        raise ValueError(f"found {shown(text)}; a time is UTC to the second, as 2026-03-01T12:00:00Z.")
+    return f"{time:%Y-%m-%dT%H:%M:%SZ}"
+
+
+UtcSecond = Annotated[str, AfterValidator(_utc_second)]
+"""A time as ISO text, UTC, to the second, kept in the one form that ends with Z: it sorts as text."""
+
 Sha256 = Annotated[str, Field(pattern=SHA256)]
-
-
-class Device(Model):
-    """What a measurement is valid for: the same architecture, SM count and name."""
-
-    arch: Arch
-    sm_count: Count
-    name: Annotated[str, Field(min_length=1, max_length=128)]
-
-
-class Exactness(Model):
-    """The comparison with the control, bit for bit."""
-
-    cases: Size
-    """Inputs that were compared; 0 if exactness wasn't checked."""
-    mismatches: Size
-    """Stored values that differed in bits."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether at least one case was compared and none differed."""
-        return self.cases > 0 and self.mismatches == 0
+Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Gain = Annotated[float, Field(strict=True, le=1, allow_inf_nan=False)]
 
 
 class Record(Model):
-    """One record of the ledger; losers are kept."""
+    """One record of the ledger; losers are kept. Made by `make_record`, which computes the verdict."""
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
+    measured_at: UtcSecond
     family: Slug
     spec: Slug
     workload: Annotated[str, Field(pattern=LABEL, max_length=128)]
     """Label of the concrete workload, `fp16-hc4-h2560-n1-r320-tp1`."""
     candidate: Slug
+    control: Slug
+    """Name of what the candidate was compared with and timed against; its own for the control."""
     device: Device
+    toolkit: Toolkit
     source_sha256: Sha256
     """Digest of the generated source; a record of another source is stale."""
+    control_source_sha256: Sha256 | None
+    """Digest of the control's source; None where the control has no source (a callable)."""
+    cubin_sha256: Sha256 | None
+    """Digest of the machine code that ran; None where none did (the emulator)."""
+    identity: Sha256 | None
+    """Digest of canonical workload, candidate and target; None where version 1 didn't say."""
     exactness: Exactness
+    timing: Timing | None
+    """All samples; None if the candidate wasn't timed."""
+    rule: Rule
     verdict: Verdict
-    gain: Annotated[float, Field(strict=True, le=1, allow_inf_nan=False)] | None = None
-    """Time saved over the control, as a fraction of the control's time; None if it wasn't timed."""
-    reason: Annotated[str, Field(min_length=1, max_length=1000)]
+    gain: Gain | None
+    """Time saved over the control, as a fraction of the control's time; None if it can't be told."""
+    interval: tuple[Finite, Finite] | None
+    """Confidence interval of the gain."""
+    reason: Text
     """Why the verdict is what it is, a sentence."""
+    sha256: Sha256
+    """Seal: digest of the record without this field, as canonical JSON."""
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Record:
-        if self.verdict == "admitted" and not self.exactness.exact:
-            raise ValueError(
-                f"the verdict is admitted, but exactness has {self.exactness.mismatches} mismatches in "
-                f"{self.exactness.cases} cases; an admitted candidate was compared and never differed."
-            )
-        if self.verdict == "admitted" and (self.gain is None or self.gain <= 0):
-            raise ValueError(f"the verdict is admitted, but the gain is {self.gain}; it must be above 0.")
-        return self
+    @property
+    def is_control(self) -> bool:
+        """Whether this is the control's own record."""
+        return self.candidate == self.control
+
+
+def make_record(
+    *,
+    measured_at: str,
+    family: str,
+    spec: str,
+    workload: str,
+    candidate: str,
+    control: str,
+    device: Device,
+    toolkit: Toolkit,
+    source_sha256: str,
+    control_source_sha256: str | None,
+    cubin_sha256: str | None,
+    identity: str,
+    exactness: Exactness,
+    timing: Timing | None,
+    rule: Rule | None = None,
+) -> Record:
+    """Judge what a run found and seal it. `rule` is the default rule unless given.
+
+    Raises:
+        pydantic.ValidationError: a fact that no record can hold, such as a name that isn't a slug.
+    """
+    facts = dict(locals())  # the parameters are named as the fields
+    facts["rule"] = rule = rule or Rule()
+    return seal(facts, judge(exactness, timing, rule, is_control=candidate == control))
+
+
+def seal(facts: Mapping[str, object], judgement: Judgement) -> Record:
+    """Make a record of facts and what was judged of them.
+
+    Raises:
+        pydantic.ValidationError: a fact that no record can hold.
+    """
+    draft = Record.model_validate(
+        {
+            **facts,
+            "schema_version": SCHEMA,
+            "verdict": judgement.verdict,
+            "gain": judgement.gain,
+            "interval": judgement.interval,
+            "reason": judgement.reason,
+            "sha256": "0" * 64,
+        }
+    )
+    return draft.model_copy(update={"sha256": seal_of(draft)})
+
+
+def seal_of(record: Record) -> str:
+    """Digest of a record's canonical JSON without its seal.
+
+    It finds edits by hand and damage; whoever wants to can compute it, so it is no signature.
+    """
+    document = record.model_dump(mode="json", exclude={"sha256"})
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def judgement_of(record: Record) -> Judgement:
+    """What the record's own rule makes of its own samples, whatever verdict it states."""
+    return judge(record.exactness, record.timing, record.rule, record.is_control)

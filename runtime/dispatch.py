@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import policy as policies
 from .communicator import Communicator
@@ -14,10 +14,13 @@ from .explanation import Explanation
 from .loader import load
 from .plan import Plan
 from .policy import Policy
-from .request import Operator, Request
+from .request import Operator, Request, Signature
 from .selection import Selection, select
 from .statistics import Statistics, Stats, refuse
 from .table import FORMAT, Candidate, FieldValue, Table, Workload
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 
@@ -149,10 +152,37 @@ class Dispatch:
         found: Candidate = _member(named, candidate, "candidate", work.label)
         build = _member(dict(found.builds), arch, "architecture", found.name)
         _member(dict(found.steps), kind, "kind", found.name)
-        fields = {name: low_end(value) for name, value in work.fields.items()}
-        signature = self._operator(work.family).request_for(fields, kind).signature
+        signature = self.signature(work, kind)
         module = load(self.table.root, build, arch, device)
         return Plan(found, arch, kind, signature, device, module)
+
+    def signature(self, workload: Workload, kind: str) -> Signature:
+        """The tensors of a kind of a workload's op.
+
+        Raises:
+            ValueError: an unknown kind.
+        """
+        fields = {name: low_end(value) for name, value in workload.fields.items()}
+        return self._operator(workload.family).request_for(fields, kind).signature
+
+    def reference(
+        self, workload: Workload, kind: str, given: Mapping[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """What the torch reference answers for a workload's shape, by name: to verify the control with.
+
+        Args:
+            workload: one of the table.
+            kind: kind of the op.
+            given: the kind's inputs by name.
+
+        Raises:
+            ValueError: an unknown kind.
+        """
+        fields = {name: low_end(value) for name, value in workload.fields.items()}
+        signature = self.signature(workload, kind)
+        run = self._operator(workload.family).reference_for(fields, kind)
+        results = run([given[buffer.name] for buffer in signature.inputs], None)
+        return {buffer.name: result for buffer, result in zip(signature.outputs, results, strict=True)}
 
     def warm_up(
         self,

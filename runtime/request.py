@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .table import Contract, FieldValue
 
 if TYPE_CHECKING:
+    import torch
+
     from .explanation import Explanation
+
+    Runner = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor] | None], Sequence[torch.Tensor]]
+    """Inputs and, if they are the caller's, outputs, in the order of a signature; gives the outputs."""
 
 ITEM_BYTES: Mapping[str, int] = {
     "float16": 2,
@@ -74,6 +79,13 @@ class Operator(Protocol):
 
     def request_for(self, fields: Mapping[str, FieldValue], kind: str) -> Request:
         """The request that a perfectly laid out call of the shape `fields` would make.
+
+        Raises:
+            ValueError: the fields or the kind aren't the family's.
+        """
+
+    def reference_for(self, fields: Mapping[str, FieldValue], kind: str) -> Runner:
+        """The torch reference of a kind, by the signature of `request_for`.
 
         Raises:
             ValueError: the fields or the kind aren't the family's.

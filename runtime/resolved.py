@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .plan import Plan
@@ -13,7 +13,7 @@ from .statistics import Tally
 if TYPE_CHECKING:
     import torch
 
-    Runner = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor] | None], Sequence[torch.Tensor]]
+    from .request import Runner
 
 
 class Resolved:

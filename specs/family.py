@@ -35,6 +35,8 @@ class Family:
     """Maps a schedule to kernels and launch geometry."""
     reference_module: str
     """Computes the op without a kernel of ours."""
+    evidence_module: str
+    """What it is verified and timed with; needed by those commands alone."""
     templates: Path
 
 
@@ -82,6 +84,7 @@ def _built_in(name: str) -> Family:
         spec_module=f"{_PACKAGE}.specs.families.{name}",
         schedule_module=f"{_PACKAGE}.generator.families.{name}",
         reference_module=f"{_PACKAGE}.runtime.reference.{name}",
+        evidence_module=f"{_PACKAGE}.evidence.families.{name}",
         templates=PACKAGE_ROOT / "templates" / name,
     )
 
@@ -99,5 +102,6 @@ def _external(name: str, package: str) -> Family:
         spec_module=f"{package}.spec",
         schedule_module=f"{package}.schedule",
         reference_module=f"{package}.reference",
+        evidence_module=f"{package}.evidence",
         templates=Path(next(iter(spec.submodule_search_locations))) / "templates",
     )

@@ -12,6 +12,7 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 NOT_PACKAGED = (".*", "__pycache__", "*.egg-info", "artifacts", "build", "dist", "figures", "tests", "wheels")
 
 
+@pytest.hookimpl(trylast=True)  # after `-m` and `-k` have selected, so that torch isn't loaded for nothing
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:

@@ -35,6 +35,8 @@ from .hyper_connection_shape import FAMILY, INPUTS, OUTPUTS, ChosenTrees, Shape,
 if TYPE_CHECKING:
     import torch
 
+    from ..request import Runner
+
     Maybe = torch.Tensor | None
     Result = tuple[Maybe, Maybe, Maybe]
 
@@ -179,10 +181,25 @@ class Op:
         Raises:
             ValueError: an unknown kind, or an interval where a number is needed.
         """
+        shape = self._shape(fields, kind)
+        return shape.request(kind, trees_for(self._dispatch.table, shape, kind))
+
+    def reference_for(self, fields: Mapping[str, FieldValue], kind: str) -> Runner:
+        """The torch reference of a kind, as a function of the signature's inputs.
+
+        Raises:
+            ValueError: as `request_for`.
+        """
+        from .hyper_connection_torch import Reference
+
+        shape = self._shape(fields, kind)
+        return Reference(shape, kind, trees_for(self._dispatch.table, shape, kind).trees)
+
+    def _shape(self, fields: Mapping[str, FieldValue], kind: str) -> Shape:
         checked_kind(kind)
         plain = {name: _single(name, value) for name, value in fields.items()}
         combine = kind == "combine"
-        shape = Shape(
+        return Shape(
             dtype=str(plain["dtype"]),
             branches=int(plain["branches"]),
             hidden=int(plain["hidden"]),
@@ -192,7 +209,6 @@ class Op:
             eps=float(plain["eps"]),
             world_size=int(plain["world_size"]),
         )
-        return shape.request(kind, trees_for(self._dispatch.table, shape, kind))
 
     def _request(
         self,

@@ -47,7 +47,9 @@ def test_every_candidate_equals_the_oracle(dispatch, kind, figures):
                 arch = serves(candidate.builds, device.arch)
                 plan = dispatch.plan_for(work.label, candidate.name, arch, kind, device)
                 buffers = {
-                    buffer.name: torch.full(buffer.shape, 0x7E5A, dtype=torch.int16, device="cuda").view(dtype)
+                    buffer.name: torch.full(buffer.shape, 0x7E5A, dtype=torch.int16, device="cuda").view(
+                        dtype
+                    )
                     for buffer in plan.buffers
                 }
                 buffers |= {buffer.name: given[buffer.name] for buffer in plan.signature.inputs}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -103,11 +102,10 @@ class Lab:
 
 
 @pytest.fixture(autouse=True)
-def _process_state(monkeypatch: pytest.MonkeyPatch, cubin_cache: Path) -> Iterator[None]:
+def _process_state(monkeypatch: pytest.MonkeyPatch, cubin_cache: Path) -> None:
     """Families of a workspace extend `sys.path`; cubins stay out of the user's cache."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("KERNWRIGHT_CACHE_DIR", str(cubin_cache))
-    yield
 
 
 @pytest.fixture

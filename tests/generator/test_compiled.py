@@ -46,7 +46,10 @@ def test_the_library_compiles_within_its_budgets_without_spills_or_stack() -> No
     assert {kernel.arch for kernel in report.kernels} == {"sm_70", "sm_75", "sm_80", "sm_90"}
     assert all(0 < kernel.registers <= 96 for kernel in report.kernels)
     staged = {kernel.shared_bytes for kernel in report.kernels if kernel.shared_bytes > 8192}
-    assert staged == {16 * 4 * 320 * 2, 16 * 8 * 128 * 2}  # up_mix of wide_rows: rows x branches x R x 2 bytes
+    assert staged == {
+        16 * 4 * 320 * 2,
+        16 * 8 * 128 * 2,
+    }  # up_mix of wide_rows: rows x branches x R x 2 bytes
 
 
 @pytest.fixture(scope="module")

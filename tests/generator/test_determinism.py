@@ -17,9 +17,7 @@ def generate(package_root: Path | None, folder: Path, seed: str) -> str:
     code = "import sys, kernwright.cli; print(kernwright.__file__, file=sys.stderr); kernwright.cli.main()"
     environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(package_root or "")}
     command = [sys.executable, "-c", code, "generate"]
-    ran = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=True
-    )
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
     return ran.stderr.strip()
 
 
@@ -46,7 +44,9 @@ def test_the_library_of_another_checkout_is_the_same(checkout: Path) -> None:
     assert len(committed) > 40
     shutil.rmtree(package / "generated" / "hyper_connection")
     generate(checkout, checkout, "3")
-    assert {path: path.read_bytes() for path in (package / "generated").rglob("*") if path.suffix} == committed
+    assert {
+        path: path.read_bytes() for path in (package / "generated").rglob("*") if path.suffix
+    } == committed
 
 
 def test_nothing_of_the_machine_is_in_the_output(lab: Any) -> None:

@@ -6,12 +6,14 @@ import hashlib
 import importlib.util
 import json
 import re
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from kernwright.generator import dispatch_module, plan_generation
 from kernwright.generator.environment import TEMPLATES
+from kernwright.ledger import Device as RecordedDevice
+from kernwright.ledger import Exactness, Group, Timing, Toolkit, make_record, write_record
+from kernwright.runtime import Device
 from kernwright.runtime.table import FORMAT, Table
 from kernwright.specs import find_workspace
 
@@ -57,45 +59,45 @@ def test_the_table_is_what_was_lowered(lab: Any) -> None:
             for build in entry.builds.values():
                 text = (lab.generated / build.source).read_bytes()
                 assert build.sha256 == hashlib.sha256(text).hexdigest()
-                assert all(f'{kernel.symbol}('.encode() in text for kernel in entry.kernels.values())
+                assert all(f"{kernel.symbol}(".encode() in text for kernel in entry.kernels.values())
 
 
 def test_min_sms_reaches_dispatch_and_no_kernel(lab: Any) -> None:
     lab.generate()
     lab.edit("down = { ctas = 2 }", "down = { ctas = 2 }\nmin_sms = 100")
-    assert set(lab.generate().written) == {"dispatch.py"}
+    assert set(lab.generate().written) == {"dispatch.py", "manifest.json"}
     assert [c.min_sms for c in load(lab).TABLE.workloads[1].candidates] == [0, 100, 0]
 
 
-def record(lab: Any, candidate: str, **changes: Any) -> None:
-    manifest = json.loads((lab.generated / "manifest.json").read_text(encoding="utf-8"))
-    (digest,) = (
-        entry["source_sha256"]
-        for entry in manifest["sources"]
-        if (entry["workload"], entry["candidate"], entry["arch"])
-        == ("fp16-hc3-h64-n1-r32-tp1", candidate, "sm_90")
+def record(lab: Any, milliseconds: float, workload: str = "fp16-hc3-h64-n1-r32-tp1") -> None:
+    """Put into the ledger that `strided` took so long where the control took 1 ms, on an H200."""
+    digests = {
+        entry["candidate"]: entry
+        for entry in json.loads((lab.generated / "manifest.json").read_text(encoding="utf-8"))["sources"]
+        if (entry["spec"], entry["workload"], entry["arch"]) == ("small", workload, "sm_90")
+    }
+    versions = dict.fromkeys(("kernwright", "python", "torch", "cupy", "nvrtc", "driver"), "1.0")
+    group = Group(control=(1.0, 1.0), candidate=(milliseconds, milliseconds))
+    made = make_record(
+        measured_at="2026-01-01T12:00:00Z",
+        family="hyper_connection",
+        spec="small",
+        workload=workload,
+        candidate="strided",
+        control="control",
+        device=RecordedDevice(arch="sm_90", sm_count=132, name="NVIDIA H200"),
+        toolkit=Toolkit(**versions),
+        source_sha256=digests["strided"]["source_sha256"],
+        control_source_sha256=digests["control"]["source_sha256"],
+        cubin_sha256="0" * 64,
+        identity=digests["strided"]["identity"],
+        exactness=Exactness(cases=16, values=4096, mismatches=0, against="control control"),
+        timing=Timing(scope="boundary", calls=1, replays=100, groups=(group,) * 8),
     )
-    document = {
-        "schema_version": 1,
-        "family": "hyper_connection",
-        "spec": "small",
-        "workload": "fp16-hc3-h64-n1-r32-tp1",
-        "candidate": candidate,
-        "device": {"arch": "sm_90", "sm_count": 132, "name": "NVIDIA H200"},
-        "source_sha256": digest,
-        "exactness": {"cases": 16, "mismatches": 0},
-        "verdict": "admitted",
-        "gain": 0.125,
-        "reason": "Faster in every group.",
-    } | changes
-    path: Path = lab.root / "ledger" / "records" / f"{candidate}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document), encoding="utf-8")
+    write_record(lab.root / "ledger" / "records", made)
 
 
 def chosen_on_h200(lab: Any) -> tuple[str, str]:
-    from kernwright.runtime.device import Device
-
     lab.generate()
     dispatch = load(lab).DISPATCH
     fields = {
@@ -105,8 +107,9 @@ def chosen_on_h200(lab: Any) -> tuple[str, str]:
     h200 = Device("sm_90", 132, "NVIDIA H200", 0)
     explanation = dispatch.explain_request("hyper_connection", fields, h200)
     (about,) = (
-        d.reason for d in explanation.decisions if (d.workload[:4], d.candidate) == ("fp16", "strided")
-        and "hc3" in d.workload
+        d.reason
+        for d in explanation.decisions
+        if (d.workload[:4], d.candidate) == ("fp16", "strided") and "hc3" in d.workload
     )
     return explanation.chosen, about
 
@@ -115,24 +118,25 @@ def test_an_admitted_record_is_dispatched_until_its_source_changes(lab: Any) -> 
     lab.generate()
     kernels = {name: text for name, text in lab.files().items() if name.endswith(".cu")}
     assert chosen_on_h200(lab)[0] == "control"
-    record(lab, "strided")
+    record(lab, 0.875)
     chosen, reason = chosen_on_h200(lab)
     assert chosen == "strided"
-    assert "admitted on NVIDIA H200" in reason
-    assert "12.5%" in reason
+    assert reason == "chosen: admitted on sm_90, 132 SMs, NVIDIA H200 with a gain of 12.5% over the control"
     assert {name: text for name, text in lab.files().items() if name.endswith(".cu")} == kernels
     lab.edit("ctas = 2", "ctas = 1")
     chosen, reason = chosen_on_h200(lab)
     assert chosen == "control"
-    assert "another source" in reason
+    assert reason.startswith("the record is stale: it measured source ")
 
 
-def test_a_record_of_another_workload_or_a_loser_changes_no_choice(lab: Any) -> None:
+def test_a_loser_and_a_record_of_another_workload_change_no_choice(lab: Any) -> None:
     lab.generate()
-    record(lab, "strided", verdict="rejected", gain=-0.1)
+    record(lab, 0.875, workload="bf16-hc3-h64-n1-r32-tp1")
     assert chosen_on_h200(lab)[0] == "control"
-    record(lab, "strided", workload="bf16-hc3-h64-n1-r32-tp1")
-    assert chosen_on_h200(lab)[0] == "control"
+    record(lab, 1.25)
+    chosen, reason = chosen_on_h200(lab)
+    assert chosen == "control"
+    assert "says rejected" in reason
 
 
 def test_the_librarys_module_is_short_readable_python() -> None:
@@ -143,6 +147,4 @@ def test_the_librarys_module_is_short_readable_python() -> None:
         "from ..runtime import Build, Candidate, DeviceKind, Kernel, Record, Table, Workload, bind",
         "from ..runtime.reference import hyper_connection as _hyper_connection",
     ]
-    assert text.endswith(
-        "__all__ = ['explain', 'hyper_connection', 'policy', 'stats', 'warm_up']\n"
-    )
+    assert text.endswith("__all__ = ['explain', 'hyper_connection', 'policy', 'stats', 'warm_up']\n")

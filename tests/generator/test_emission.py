@@ -77,8 +77,14 @@ def test_two_runs_at_once(lab: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('{"format": 1, "files": {"../specs/small.toml": ""}}', "lists '../specs/small.toml', which is outside"),
-        ('{"format": 1, "files": {"/etc/hostname": ""}}', "lists '/etc/hostname', which is outside its folder"),
+        (
+            '{"format": 1, "files": {"../specs/small.toml": ""}}',
+            "lists '../specs/small.toml', which is outside",
+        ),
+        (
+            '{"format": 1, "files": {"/etc/hostname": ""}}',
+            "lists '/etc/hostname', which is outside its folder",
+        ),
         ('{"format": 1, "files": {"a\\u0000": ""}}', "which is outside its folder; nothing was deleted"),
         ('{"format": 1, "fil', "can't be read (Unterminated string"),
         ('{"format": 2, "files": {}}', "has format 2; this version reads 1: delete the folder"),

@@ -100,7 +100,9 @@ def test_a_removed_candidate_takes_exactly_its_files_along(lab: Any) -> None:
     foreign = lab.generated / FP16 / "notes.txt"
     foreign.write_text("mine", encoding="utf-8")
     before = set(lab.files())
-    lab.edit('[[candidate]]\nname = "strided"\narch = ["sm_90"]\nroute = "replicated"\ndown = { ctas = 2 }\n', "")
+    lab.edit(
+        '[[candidate]]\nname = "strided"\narch = ["sm_90"]\nroute = "replicated"\ndown = { ctas = 2 }\n', ""
+    )
     lab.age()
     emission = lab.generate()
     assert len(theirs) == 2

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kernwright.generator import KernelLaunch, NotGenerated, ScheduleError, TreeShape
 from kernwright.generator.environment import TEMPLATES, make_environment
 from kernwright.generator.families.hyper_connection import STATIC_SHARED_LIMIT, lower
-from kernwright.generator.sources import generate_workloads
+from kernwright.generator.sources import GeneratedCandidate, generate_workloads
 from kernwright.specs import SpecFile, Tree, families, find_workspace
 from kernwright.specs.families.hyper_connection import HyperConnectionSpec
 from pydantic import ValidationError
@@ -112,9 +112,7 @@ class Kernel:
 def partition(kernel: Kernel, length: int) -> None:
     """A team's lanes take every element once, in chunks, as the tree says."""
     taken: dict[int, tuple[int, int]] = {}
-    places = product(
-        range(kernel.SEGMENTS), range(kernel.STEPS), range(kernel.PASSES), range(kernel.TEAM)
-    )
+    places = product(range(kernel.SEGMENTS), range(kernel.STEPS), range(kernel.PASSES), range(kernel.TEAM))
     for segment, step, part, member in places:
         chunk = step * kernel.LANES + part * kernel.TEAM + member
         if kernel.has("CHUNKS") and chunk >= kernel.CHUNKS:
@@ -163,7 +161,7 @@ def rows_by_threads(kernel: Kernel, rows: int) -> Counter[int]:
 def check_down(kernel: Kernel, rows: int, length: int) -> None:
     partition(kernel, length)
     assert kernel.block == kernel.THREADS == kernel.TEAM * kernel.TEAMS
-    assert not kernel.has("ROWS") or kernel.ROWS == rows
+    assert not kernel.has("ROWS") or rows == kernel.ROWS
     everything = Counter(range(rows))
     assert rows_by_teams(kernel, rows) == everything
     if kernel.has("GROUPS"):
@@ -182,7 +180,7 @@ def check_up_mix(kernel: Kernel, text: str, branches: int, hidden: int, low_rank
         shared += kernel.ROWS_PER_CTA * branches * kernel.SEGMENTS * kernel.GROUPS * 4
     if kernel.has("WORDS_PER_ROW"):
         words = branches * kernel.WORDS_PER_ROW
-        assert kernel.WORDS_PER_ROW * kernel.BYTES == low_rank * 2
+        assert low_rank * 2 == kernel.WORDS_PER_ROW * kernel.BYTES
         copied = Counter(word for member in range(kernel.TEAM) for word in range(member, words, kernel.TEAM))
         assert copied == Counter(range(words))
         shared += kernel.ROWS_PER_TEAM * kernel.TEAMS * words * kernel.BYTES
@@ -212,6 +210,21 @@ def check_norm(kernel: Kernel, branches: int, hidden: int) -> None:
     assert starts == Counter(range(0, hidden, kernel.CHUNK))  # the stand-alone combine
 
 
+def generate(spec: HyperConnectionSpec) -> GeneratedCandidate | None:
+    """Generate the only candidate; None where it is refused, for the reasons that there may be."""
+    file = SpecFile(TEMPLATES / "odd.toml", spec)
+    try:
+        ((generated,),) = [
+            entry.candidates for entry in generate_workloads(ENVIRONMENT, file, FAMILIES["hyper_connection"])
+        ]
+    except ScheduleError as error:
+        refusal = str(error)
+    else:
+        return generated
+    assert re.search(r"candidate odd .* lower (down|up_mix)\.rows_per_cta", refusal)
+    return None
+
+
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(specs())
 def test_every_row_and_every_element_exactly_once(document: dict[str, Any]) -> None:
@@ -221,15 +234,8 @@ def test_every_row_and_every_element_exactly_once(document: dict[str, Any]) -> N
         assume(False)
     (workload,) = spec.workloads()
     work = spec.workload
-    try:
-        ((generated,),) = [
-            entry.candidates
-            for entry in generate_workloads(
-                ENVIRONMENT, SpecFile(TEMPLATES / "odd.toml", spec), FAMILIES["hyper_connection"]
-            )
-        ]
-    except ScheduleError as refused:
-        assert re.search(r"candidate odd .* lower (down|up_mix)\.rows_per_cta", str(refused))
+    generated = generate(spec)
+    if generated is None:
         return
     text, launches = generated.sources[0].text, generated.lowering.kernels
     state = work.branches * work.hidden
@@ -265,7 +271,11 @@ def test_rows_without_a_thread_to_finish_them_are_refused() -> None:
         "candidate wide gives a CTA of the down kernel 33 rows and 32 threads, but a thread finishes one row at "
         "most: lower down.rows_per_cta or raise down.threads"
     )
-    assert lower(*candidate_of({"down": {"threads": 32, "rows_per_cta": 32}})).kernels["down"].grid == (11, 1, 1)
+    assert lower(*candidate_of({"down": {"threads": 32, "rows_per_cta": 32}})).kernels["down"].grid == (
+        11,
+        1,
+        1,
+    )
 
 
 def test_shared_memory_is_48_kib_at_most() -> None:
@@ -322,7 +332,9 @@ def test_sharded_routes_are_not_generated_yet(route: str) -> None:
 
 @pytest.mark.parametrize("tokens", [2, {"min": 1, "max": 16}])
 def test_several_tokens_are_not_generated_yet(tokens: Any) -> None:
-    with pytest.raises(NotGenerated, match=r"^tokens is \d to \d+ in a spec .* templates for tokens = 1 alone$"):
+    with pytest.raises(
+        NotGenerated, match=r"^tokens is \d to \d+ in a spec .* templates for tokens = 1 alone$"
+    ):
         lower(*candidate_of({}, tokens=tokens))
 
 
@@ -340,4 +352,11 @@ def test_a_tree_applied_to_a_length() -> None:
         load_bytes=16,
     )
     odd = TreeShape.of(Tree(3, 16, 6), 3 * 6 * 20)
-    assert (odd.group, odd.groups, odd.chunks, odd.steps, odd.idle_lanes, odd.load_bytes) == (16, 1, 20, 2, True, 4)
+    assert (odd.group, odd.groups, odd.chunks, odd.steps, odd.idle_lanes, odd.load_bytes) == (
+        16,
+        1,
+        20,
+        2,
+        True,
+        4,
+    )

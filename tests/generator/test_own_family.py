@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SPEC = '''
+SPEC = """
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
@@ -51,9 +51,9 @@ class ScaleSpec(Spec):
 
 
 SPEC = ScaleSpec
-'''
+"""
 
-SCHEDULE = '''
+SCHEDULE = """
 from kernwright.generator import KernelLaunch, Lowering
 
 
@@ -66,7 +66,7 @@ def lower(workload, candidate):
         kernels={"scale": launch},
         steps={"scale": ("scale",)},
     )
-'''
+"""
 
 REFERENCE = '''
 from kernwright.runtime import Buffer, Explanation, Request, Signature
@@ -169,7 +169,12 @@ def workspace(tmp_path: Path) -> Path:
 def run(workspace: Path, *command: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(workspace)} if command[0] == "-c" else os.environ
     return subprocess.run(
-        [sys.executable, *command], cwd=workspace, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *command],
+        cwd=workspace,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 

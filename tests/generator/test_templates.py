@@ -56,7 +56,9 @@ def test_a_workspace_template_wins_over_the_shipped_one(lab: Any) -> None:
     lab.generate()
     shipped = lab.files()
     text = (TEMPLATES / "prelude" / "reduction.cuh.j2").read_text(encoding="utf-8")
-    own_template(lab, "prelude/reduction.cuh.j2", text.replace("// Butterfly over", "// OURS: butterfly over"))
+    own_template(
+        lab, "prelude/reduction.cuh.j2", text.replace("// Butterfly over", "// OURS: butterfly over")
+    )
     (lab.root / "templates" / "hyper_connection").mkdir()
     shutil.copy(FAMILY / "down.cuh.j2", lab.root / "templates" / "hyper_connection" / "up_mix.cuh.j2")
     lab.generate()
@@ -86,11 +88,17 @@ def test_every_source_is_tidy_and_says_what_it_is(library: Generation) -> None:
                     f"(route replicated), {source.arch}"
                 )
                 assert lines[1].startswith(f"// workload: dtype = {workload.workload.dtype}, branches = ")
-                assert f"// Generated from {workload.spec}.toml; edit that and run `kernwright generate`." in head
+                assert (
+                    f"// Generated from {workload.spec}.toml; edit that and run `kernwright generate`."
+                    in head
+                )
                 assert f"// Identity (workload, candidate, target): {source.identity}" in head
                 assert re.fullmatch("[0-9a-f]{64}", source.identity)
                 tidy_lines(source.text)
-                assert set(re.findall(r"#\s*include\s*(\S+)", source.text)) <= {"<cuda_fp16.h>", "<cuda_bf16.h>"}
+                assert set(re.findall(r"#\s*include\s*(\S+)", source.text)) <= {
+                    "<cuda_fp16.h>",
+                    "<cuda_bf16.h>",
+                }
     assert seen == 40
     tidy_lines(library.files["dispatch.py"])
 
@@ -137,7 +145,9 @@ def test_tidy_strips_blanks_and_keeps_the_rest(text: str) -> None:
     assert tidied.endswith("\n")
     assert "\n\n\n" not in tidied
     assert not re.search(r"[ \t]\n", tidied)
-    assert [line.rstrip() for line in text.split("\n") if line.strip()] == [x for x in tidied.split("\n") if x]
+    assert [line.rstrip() for line in text.split("\n") if line.strip()] == [
+        x for x in tidied.split("\n") if x
+    ]
     assert tidy(tidied) == tidied
 
 

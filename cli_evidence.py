@@ -1,0 +1,157 @@
+"""The commands that make and read evidence: verify, bench, ledger. `cli.py` registers them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from kernwright import console
+from kernwright.cli_options import Archs, Candidates, Json, Workloads, open_workspace
+
+ledger_app = typer.Typer(help="Read the ledger: what was measured, whether it is consistent, what is stale.")
+
+
+def verify(
+    workloads: Workloads = [],  # noqa: B006
+    on: Annotated[str, typer.Option(help="Where kernels run: emulator or cuda.")] = "emulator",
+    candidate: Candidates = [],  # noqa: B006
+    arch: Archs = [],  # noqa: B006
+    case: Annotated[list[str], typer.Option(help="Only this case, e.g. boundary:normal:1; repeatable.")] = [],  # noqa: B006
+    json: Json = False,
+) -> None:
+    """Run every candidate and compare all that it stores, bit for bit, with the control and the oracle."""
+    from kernwright.evidence.commands import run_verify
+
+    results = run_verify(open_workspace(), on, workloads, candidate, arch, case, quiet=json)
+    if json:
+        console.print_json([result.to_json() for result in results])
+    else:
+        columns = ("workload", "candidate", "arch", "against", "cases", "values", "mismatches", "seconds")
+        rows = [
+            (
+                r.workload,
+                r.candidate,
+                r.arch,
+                r.against,
+                r.gate.cases,
+                r.gate.values,
+                r.gate.mismatches,
+                f"{r.seconds:.1f}",
+            )
+            for r in results
+        ]
+        console.print_table(f"Verified on {on}", columns, rows)
+    failed = [result for result in results if not result.passed]
+    for result in failed:
+        console.complain(f"failed: {result.failure}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def fuzz(
+    workload: Annotated[str, typer.Argument(help="A spec name or a short form.")],
+    candidate: Candidates = [],  # noqa: B006
+    seeds: Annotated[int, typer.Option(min=1, help="Schedules to run.")] = 100,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    sanitize: Annotated[
+        bool, typer.Option("--sanitize", help="Look for races with ThreadSanitizer.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Run kernels on the emulator under many interleavings; a failing one is printed and replays exactly."""
+    from kernwright.evidence.commands import run_fuzz
+
+    results = run_fuzz(
+        open_workspace(), workload, candidate, seeds, first_seed, sanitize=sanitize, quiet=json
+    )
+    if json:
+        console.print_json([result.to_json() for result in results])
+    else:
+        columns = ("workload", "candidate", "kind", "schedules", "seconds", "problems")
+        rows = [
+            (r.workload, r.candidate, r.kind, r.seeds, f"{r.seconds:.1f}", len(r.problems)) for r in results
+        ]
+        console.print_table("Fuzzed", columns, rows)
+    failed = [result for result in results if result.problems]
+    for result in failed:
+        console.complain(f"failed: {result.candidate}, {result.kind}, {result.schedule}")
+        for problem in result.problems:
+            console.complain(f"  {problem}")
+    if failed:
+        raise typer.Exit(1)
+
+
+def bench(
+    workloads: Workloads = [],  # noqa: B006
+    candidate: Candidates = [],  # noqa: B006
+    peer: Annotated[list[str], typer.Option(help="Only this peer; repeatable. `none` for none.")] = [],  # noqa: B006
+    against: Annotated[str, typer.Option(help="Compare with your own: module:function.")] = "",
+    groups: Annotated[int, typer.Option(min=1, help="Valid groups wanted.")] = 11,
+    replays: Annotated[int, typer.Option(min=1, help="Graph replays behind one sample.")] = 20,
+    record: Annotated[bool, typer.Option(help="Write records into the ledger.")] = True,
+    json: Json = False,
+) -> None:
+    """Time candidates against the control, peers and the read floor, in one run on one GPU."""
+    from kernwright.evidence.commands import BenchRequest, run_bench
+
+    request = BenchRequest(workloads, candidate, peer, against, groups, replays, record)
+    for result in run_bench(open_workspace(), request, quiet=json):
+        if json:
+            console.print_json(result.to_json())
+            continue
+        console.print_bars(f"{result.workload} on {result.device}, scope {result.scope}", result.bars())
+        for line in result.lines():
+            console.say(line)
+
+
+@ledger_app.command("show")
+def ledger_show(json: Json = False) -> None:
+    """List the records."""
+    from kernwright.ledger import columns, read_records, rows
+
+    table = rows(read_records(_folder()))
+    if json:
+        return console.print_json(table)
+    return console.print_table("Ledger", columns(), [tuple(row.values()) for row in table])
+
+
+@ledger_app.command("check")
+def ledger_check() -> None:
+    """Recompute every verdict from its samples; fails where a record contradicts itself."""
+    from kernwright.ledger import check, read_records
+
+    files = read_records(_folder())
+    problems = check(files)
+    for problem in problems:
+        console.complain(str(problem))
+    if problems:
+        raise typer.Exit(1)
+    console.say(f"{len(files)} records are consistent")
+
+
+@ledger_app.command("stale")
+def ledger_stale(json: Json = False) -> None:
+    """List the records whose source has changed since: what to measure again."""
+    from kernwright.evidence.commands import stale_rows
+
+    table = stale_rows(open_workspace())
+    if json:
+        return console.print_json(table)
+    if not table:
+        return console.say("no record is stale")
+    return console.print_table("Stale records", tuple(table[0]), [tuple(row.values()) for row in table])
+
+
+def _folder() -> Path:
+    from kernwright.generator import ledger_folder
+
+    return ledger_folder(open_workspace())
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the command line."""
+    app.command()(verify)
+    app.command()(fuzz)
+    app.command()(bench)
+    app.add_typer(ledger_app, name="ledger")

@@ -1,0 +1,30 @@
+"""Options that several commands share: the same word everywhere."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from kernwright.specs import Workspace
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Archs = Annotated[
+    list[str], typer.Option("--arch", help="Only this architecture, e.g. sm_90; repeat for several.")
+]
+Workloads = Annotated[list[str], typer.Argument(help="Spec names or short forms; by default all.")]
+Candidates = Annotated[
+    list[str], typer.Option("--candidate", help="Only this candidate; repeat for several.")
+]
+
+
+def open_workspace() -> Workspace:
+    """The workspace of the current folder; its own families can be imported from now on."""
+    from kernwright.specs import find_workspace
+
+    workspace = find_workspace()
+    if not workspace.is_library and str(workspace.root) not in sys.path:
+        sys.path.insert(0, str(workspace.root))
+    return workspace

@@ -1,0 +1,58 @@
+"""A pytest fixture that holds a kernel of one's own against all checks.
+
+    pytest_plugins = ["kernwright.emulator.plugin"]  # in conftest.py
+
+    def test_mine(check_kernels):
+        kernel = compile_text(Path("mine.cu").read_text(), "mine.cu")
+        out = Buffer.output("out", (256,), "float32")
+        launch = Launch(kernel, "mine", (2, 1, 1), (128, 1, 1), (Buffer.input("x", x), out))
+        check_kernels([launch], {out: expected})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from .check import Expected, check, fuzz
+from .launch import Launch
+from .race import find_races
+
+
+class KernelChecks:
+    """What the fixture gives: call it with launches and what they must store."""
+
+    def __call__(
+        self,
+        launches: Sequence[Launch],
+        expected: Expected | None = None,
+        *,
+        seeds: int = 20,
+        sanitize: bool = True,
+    ) -> None:
+        """Fail the test with the first problems found: by memory checks, by fuzzing, by ThreadSanitizer.
+
+        Args:
+            expected: what outputs must hold, bit for bit; None compares the schedules with each other.
+            seeds: schedules to fuzz; a failure prints the one that replays it.
+            sanitize: look for races too, which takes at most `race.MAX_THREADS` threads.
+
+        Raises:
+            TooLarge: `sanitize` with more threads than that.
+        """
+        checked = check(launches, expected)
+        if checked.problems:
+            pytest.fail("\n".join(map(str, checked.problems)), pytrace=False)
+        fuzzed = fuzz(launches, expected, seeds)
+        if fuzzed.problems:
+            pytest.fail(str(fuzzed), pytrace=False)
+        races = find_races(launches) if sanitize else ()
+        if races:
+            pytest.fail("\n".join(map(str, races)), pytrace=False)
+
+
+@pytest.fixture
+def check_kernels() -> KernelChecks:
+    """All checks of the emulator; see the module."""
+    return KernelChecks()

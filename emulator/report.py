@@ -1,0 +1,230 @@
+"""What a run can find, as values. `str()` of each is a sentence."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The CUDA thread that was running, and the line of the text if it is known."""
+
+    kernel: str
+    launch: int
+    """Position among the launches of the run."""
+    rank: int
+    block: tuple[int, ...]
+    thread: tuple[int, ...]
+    line: str = ""
+    """`file:line`, or empty."""
+
+    def __str__(self) -> str:
+        at = f" at {self.line}" if self.line else ""
+        return f"{self.kernel} (launch {self.launch}, rank {self.rank}), CTA {self.block}, thread {self.thread}{at}"
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfBounds:
+    """An access outside of a buffer, of a fixed array, or of dynamic shared memory."""
+
+    where: Where | None
+    """None if the write was only found after the run, next to a buffer."""
+    write: bool
+    buffer: str
+    """Name of the nearest buffer; empty if the address is near none."""
+    buffer_rank: int
+    offset: int
+    """Bytes from the buffer's beginning."""
+    detail: str
+
+    def __str__(self) -> str:
+        if not self.buffer:
+            return f"Out of bounds: {self.where} uses {self.detail}."
+        rank = f" of rank {self.buffer_rank}" if self.buffer_rank >= 0 else ""
+        return (
+            f"Out of bounds: {self.where or 'some thread'} {'writes' if self.write else 'reads'} byte "
+            f"{self.offset} of {self.buffer}{rank}; {self.detail}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InputWritten:
+    """A write to a buffer that was given as an input."""
+
+    where: Where
+    buffer: str
+    buffer_rank: int
+    offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"Input written: {self.where} writes byte {self.offset} of {self.buffer} of rank "
+            f"{self.buffer_rank}, which is an input."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Misaligned:
+    """An access whose address isn't a multiple of what its type needs."""
+
+    where: Where
+    detail: str
+
+    def __str__(self) -> str:
+        return f"Misaligned: {self.where} makes {self.detail}."
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Threads that should meet in one barrier, shuffle or vote don't."""
+
+    where: Where
+    detail: str
+
+    def __str__(self) -> str:
+        return f"Divergence: {self.where}: {self.detail}."
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlock:
+    """Nobody can go on."""
+
+    waits: tuple[str, ...]
+    """Where everybody waits, a line for each group of threads."""
+
+    def __str__(self) -> str:
+        return "Deadlock: nobody can go on.\n  " + "\n  ".join(self.waits)
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeTooNarrow:
+    """An atomic whose scope doesn't cover everybody who uses the word."""
+
+    where: Where
+    detail: str
+
+    def __str__(self) -> str:
+        return f"Scope too narrow: {self.where} does {self.detail}."
+
+
+@dataclass(frozen=True, slots=True)
+class Misuse:
+    """A rule of an instruction broken, a stack overflow, a trap or a conversion that saturates."""
+
+    where: Where | None
+    detail: str
+
+    def __str__(self) -> str:
+        return f"Misuse: {self.where}: {self.detail}." if self.where else f"Misuse: {self.detail}."
+
+
+@dataclass(frozen=True, slots=True)
+class Uninitialised:
+    """An output that depends on memory nobody wrote: it changes with what that memory held before."""
+
+    buffer: str
+    rank: int
+    count: int
+    first: int
+    """Flat index of the first such element."""
+
+    def __str__(self) -> str:
+        return (
+            f"Uninitialised: {self.count} elements of {self.buffer} of rank {self.rank} depend on memory that "
+            f"nobody wrote; the first is element {self.first}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Unwritten:
+    """Elements of an output that nobody wrote."""
+
+    buffer: str
+    rank: int
+    count: int
+    first: int
+
+    def __str__(self) -> str:
+        return (
+            f"Unwritten: nobody writes {self.count} elements of the output {self.buffer} of rank {self.rank}; "
+            f"the first is element {self.first}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """Two accesses that nothing orders, as ThreadSanitizer found them."""
+
+    first: str
+    """What it is, by whom and where: `write of 4 bytes by ... at file:line`."""
+    second: str
+
+    def __str__(self) -> str:
+        return f"Race: {self.first}; {self.second}."
+
+
+Fault = (
+    OutOfBounds
+    | InputWritten
+    | Misaligned
+    | Divergence
+    | Deadlock
+    | ScopeTooNarrow
+    | Misuse
+    | Uninitialised
+    | Unwritten
+    | Race
+)
+
+
+class Kind(enum.IntEnum):
+    """`FaultKind` of native/state.h, as far as it has a class of its own."""
+
+    OUT_OF_BOUNDS = 1
+    READ_ONLY = 2
+    MISALIGNED = 3
+    DEADLOCK = 4
+    DIVERGENCE = 5
+    SCOPE = 6
+
+
+def parse_report(report: str, line_of_pc: str = "") -> Fault | None:
+    """The fault in the runtime's report (`key<TAB>value` lines); None if it is empty.
+
+    Args:
+        line_of_pc: `file:line` of the reported program counter, for faults that the hardware found.
+    """
+    if not report:
+        return None
+    pairs = [line.partition("\t")[::2] for line in report.splitlines()]
+    value = dict(pairs)
+    kind = int(value["kind"])
+    if kind == Kind.DEADLOCK:
+        return Deadlock(tuple(text for key, text in pairs if key == "wait"))
+    buffer, buffer_rank, offset = value["buffer"], int(value["buffer_rank"]), int(value["offset"])
+    if not value["kernel"]:
+        if kind == Kind.OUT_OF_BOUNDS:
+            return OutOfBounds(None, True, buffer, buffer_rank, offset, value["text"])
+        return Misuse(None, value["text"])
+    line = f"{value['file']}:{value['line']}" if value["file"] else line_of_pc
+    block, thread = (tuple(map(int, value[key].split(","))) for key in ("block", "thread"))
+    where = Where(value["kernel"], int(value["launch"]), int(value["rank"]), block, thread, line)
+    match kind:
+        case Kind.OUT_OF_BOUNDS:
+            return OutOfBounds(where, value["write"] == "1", buffer, buffer_rank, offset, value["text"])
+        case Kind.READ_ONLY:
+            return InputWritten(where, buffer, buffer_rank, offset)
+        case Kind.MISALIGNED:
+            return Misaligned(where, value["text"])
+        case Kind.DIVERGENCE:
+            return Divergence(where, value["text"])
+        case Kind.SCOPE:
+            return ScopeTooNarrow(where, value["text"])
+        case _:
+            return Misuse(where, value["text"])
+
+
+def program_counter(report: str) -> int:
+    """The program counter in a report, relative to its object; 0 if there is none."""
+    return next((int(line[3:]) for line in report.splitlines() if line.startswith("pc\t")), 0)

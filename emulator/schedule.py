@@ -1,0 +1,39 @@
+"""Who runs when: a seed and a policy, from which a run follows exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Policy = Literal["round_robin", "random", "adversarial"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """One interleaving of all CUDA threads.
+
+    - `round_robin`: a thread runs until it waits, then the next one does. Copies are carried out at their wait.
+    - `random`: threads, warps and CTAs by chance, at every barrier, shuffle and atomic.
+    - `adversarial`: a fixed order of warps, each run to its end first; some CTAs, or a rank, run only when
+      nothing else can; 16-byte words are torn between their 8-byte halves.
+    """
+
+    seed: int = 0
+    policy: Policy = "round_robin"
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise ValueError(f"Policy {self.policy!r} is unknown; use one of {', '.join(POLICIES)}.")
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f"Seed {self.seed} is out of range; it must be from 0 to 2**64 - 1.")
+
+    def __str__(self) -> str:
+        return f"Schedule(seed={self.seed}, policy={self.policy!r})"
+
+
+def schedules(seeds: int, first: int = 0) -> Iterator[Schedule]:
+    """So many different schedules: round robin once, then random and adversarial in turn."""
+    for seed in range(first, first + seeds):
+        yield Schedule(seed, "round_robin" if seed == 0 else "random" if seed % 2 else "adversarial")

@@ -1,0 +1,400 @@
+"""`kernwright bench`: control, candidates and peers in one run; every candidate ends as a record of the ledger.
+
+A candidate is timed only after the exactness gate, its captured graph is checked for doing the work at all
+(poisoned results, then a replay), and its results are compared once more after it was timed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..ledger import Device, Exactness, Group, Record, Rule, Timing, Toolkit, judge, make_record
+from ..ledger.verdict import median
+from ..runtime.device import current, serves
+from ..runtime.dispatch import Dispatch
+from ..runtime.loader import machine_code
+from ..runtime.plan import Plan
+from ..runtime.table import Candidate, Workload
+from ..version import VERSION
+from .external import ExternalUnusable, load
+from .gate import Gate, differing, poison
+from .graphs import Graph, capture
+from .health import Monitor
+from .subject import Scope, Subject
+from .timing import Pace, alone, flat, paired
+from .verify import Verification, verify_one
+
+if TYPE_CHECKING:
+    import torch
+
+KIND = "boundary"
+"""Kind of the op whose plan the chain calls."""
+
+PEER_DISTANCE = 0.05
+"""Relative L2 within which a peer must be of the control: it computes the same function, if not the same bits."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure."""
+
+    pace: Pace = field(default_factory=Pace)
+    rule: Rule = field(default_factory=Rule)
+    seed: int = 500
+    peers: Sequence[str] | None = None
+    """Names; None takes all that are installed, an empty tuple none."""
+    failures: Path | None = None
+    """Where a failed comparison leaves its artefact."""
+    against: str = ""
+    """An external control, as `external.parse` reads it."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Outcome for one workload; every time is milliseconds of one run of the chain."""
+
+    workload: str
+    device: str
+    scope: Scope
+    calls: int
+    bytes: int
+    flops: int
+    records: tuple[Record, ...]
+    peers: dict[str, tuple[float, ...]]
+    floor: tuple[float, ...]
+    control: tuple[float, ...]
+    """Samples of the control, alone."""
+    against: dict[str, str] = field(default_factory=dict)
+    """What each candidate's comparison with an external control came to, by the ledger's rule."""
+
+    def bars(self) -> dict[str, float]:
+        """Medians, fastest first; a candidate's over its valid groups."""
+        found = {name: median(samples) for name, samples in self.peers.items() if samples}
+        for record in self.records:
+            groups = record.timing.groups if record.timing else ()
+            times = [time for group in groups if not group.problem for time in group.candidate]
+            if record.candidate == record.control:
+                times = list(self.control)
+            if times:
+                found[record.candidate] = median(times)
+        if self.floor:
+            found["read floor"] = median(self.floor)
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+    def lines(self) -> list[str]:
+        """A line a verdict, and what the run moves and computes."""
+        floor = median(self.floor) if self.floor else None
+        size = f"{self.calls} calls, {self.bytes / 1e9:.3f} GB, {self.flops / 1e9:.2f} GFLOP"
+        lines = [f"{size}; read at {self.bytes / floor / 1e9:.2f} TB/s" if floor else size]
+        lines += [f"{record.candidate}: {record.verdict}. {record.reason}" for record in self.records]
+        return lines + [f"{name} against {text}" for name, text in self.against.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        """Medians and verdicts; the samples are in the records."""
+        return {
+            "workload": self.workload,
+            "device": self.device,
+            "scope": self.scope,
+            "calls": self.calls,
+            "bytes": self.bytes,
+            "flops": self.flops,
+            "milliseconds": self.bars(),
+            "records": [
+                {
+                    "candidate": r.candidate,
+                    "verdict": r.verdict,
+                    "gain": r.gain,
+                    "interval": r.interval,
+                    "reason": r.reason,
+                }
+                for r in self.records
+            ],
+            "against": self.against,
+        }
+
+
+class GraphEmpty(Exception):
+    """A captured graph doesn't do the work: it left the poison, or wrote something else than the eager run."""
+
+
+def bench(
+    dispatch: Dispatch,
+    subject: Subject,
+    workload: Workload,
+    identities: dict[tuple[str, str], str],
+    device: torch.device,
+    watch: Monitor,
+    candidates: Sequence[str],
+    options: Options,
+    on_done: Callable[[str], None] = lambda _name: None,
+) -> Bench:
+    """Verify and time candidates of a workload against its control, with peers and the read floor.
+
+    Args:
+        dispatch, subject, workload: what is measured.
+        identities: digest of canonical workload, candidate and target, by (candidate, arch).
+        device: the GPU.
+        watch: its health.
+        candidates: names; empty for all. The control is always there.
+        options: how much, by which rule.
+        on_done: told the name of every contestant that is finished.
+    """
+    run = _Run(dispatch, subject, workload, identities, device, watch, options)
+    control = workload.control
+    others = [entry for entry in workload.candidates if entry is not control]
+    others = [entry for entry in others if not candidates or entry.name in candidates]
+    verified = run.verify(control)
+    graph = run.graph(control)
+    external = run.external(options.against) if options.against else None
+    peers, floor = run.peers(on_done), alone(capture(run.chain.read()), watch, options.pace)
+    control_times = alone(graph, watch, options.pace)
+    records = [run.record(control, verified, None, peers, floor)]
+    compared = {control.name: run.compare(external, graph)} if external else {}
+    on_done(control.name)
+    for candidate in others:
+        verified = run.verify(candidate)
+        groups = run.time(graph, candidate) if verified.passed else None
+        records.append(run.record(candidate, verified, groups, peers, floor))
+        if external and isinstance(groups, tuple):
+            compared[candidate.name] = run.compare(external, run.graph(candidate))
+        on_done(candidate.name)
+    chain = run.chain
+    return Bench(
+        workload.label,
+        str(run.here),
+        chain.scope,
+        chain.calls,
+        chain.bytes,
+        chain.flops,
+        tuple(records),
+        peers,
+        floor,
+        control_times,
+        compared,
+    )
+
+
+class _Run:
+    """One workload on one GPU, with its chain."""
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        subject: Subject,
+        workload: Workload,
+        identities: dict[tuple[str, str], str],
+        device: torch.device,
+        watch: Monitor,
+        options: Options,
+    ) -> None:
+        self.here = current(device)
+        self.chain = subject.chain(workload, device, options.seed)
+        self._dispatch, self._subject, self._workload = dispatch, subject, workload
+        self._identities, self._device, self._watch, self._options = identities, device, watch, options
+        self._expected: list[torch.Tensor] = []
+
+    def arch(self, candidate: Candidate) -> str:
+        """The build that the GPU takes."""
+        found = serves(candidate.builds, self.here.arch)
+        if found is None:
+            raise ValueError(
+                f"candidate {candidate.name} of {self._workload.label} has no build for {self.here}"
+            )
+        return found
+
+    def verify(self, candidate: Candidate) -> Verification:
+        """The exactness gate."""
+        return verify_one(
+            self._dispatch,
+            self._subject,
+            self._workload,
+            candidate,
+            self.arch(candidate),
+            self._device,
+            list(self._subject.cases(self._workload)),
+            self._options.failures,
+        )
+
+    def call(self, candidate: Candidate) -> Plan:
+        """A candidate as the chain calls it."""
+        return self._dispatch.plan_for(
+            self._workload.label, candidate.name, self.arch(candidate), KIND, self.here
+        )
+
+    def graph(self, candidate: Candidate) -> Graph[list[Sequence[torch.Tensor]]]:
+        """The chain, captured and found to do its work.
+
+        Raises:
+            GraphEmpty: it doesn't.
+        """
+        call = self.call(candidate)
+        eager = [tensor.clone() for tensor in flat(self.chain.run(call))]
+        self._expected = self._expected or eager
+        graph = capture(lambda: self.chain.run(call))
+        self.check(graph, candidate.name)
+        return graph
+
+    def check(self, graph: Graph[list[Sequence[torch.Tensor]]], name: str) -> None:
+        """Poison what the graph writes, replay it, compare all of it with the control's eager run.
+
+        Raises:
+            GraphEmpty: something differs.
+        """
+        results = flat(graph.result)
+        for tensor in results:
+            poison(tensor)
+        graph.replay()
+        wrong = sum(
+            int(differing(found, expected).sum())
+            for found, expected in zip(results, self._expected, strict=True)
+        )
+        if wrong:
+            raise GraphEmpty(
+                f"a replay of {name}'s captured graph left {wrong} values that aren't the control's; it isn't timed"
+            )
+
+    def time(self, control: Graph[Any], candidate: Candidate) -> tuple[Group, ...] | str:
+        """Paired groups, with the candidate's results checked before and after; a sentence if they are wrong."""
+        try:
+            graph = self.graph(candidate)
+            groups = paired(control, graph, self._watch, self._options.pace)
+            self.check(graph, candidate.name)
+        except GraphEmpty as error:
+            return str(error)
+        return groups
+
+    def peers(self, on_done: Callable[[str], None]) -> dict[str, tuple[float, ...]]:
+        """Times of what people run today; a peer that computes something else isn't timed."""
+        wanted = self._options.peers
+        found = {}
+        for name, prepare in self._subject.peers(self._workload).items():
+            if wanted is not None and name not in wanted:
+                continue
+            call = prepare(self.chain)
+            graph = capture(lambda call=call: self.chain.run(call))  # type: ignore[misc]
+            for tensor in flat(graph.result):
+                poison(tensor)
+            graph.replay()
+            if _distance(flat(graph.result), self._expected) < PEER_DISTANCE:
+                found[name] = alone(graph, self._watch, self._options.pace)
+            on_done(name)
+        return found
+
+    def external(self, text: str) -> Graph[list[Sequence[torch.Tensor]]]:
+        """The chain through somebody's own kernel, captured, if it computes the same function.
+
+        Raises:
+            ExternalUnusable: it can't be had, or its results are far from the control's.
+        """
+        plan = self.call(self._workload.control)
+        call = load(text, plan.signature, self.here)
+        graph = capture(lambda: self.chain.run(call))
+        for tensor in flat(graph.result):
+            poison(tensor)
+        graph.replay()
+        distance = _distance(flat(graph.result), self._expected)
+        if not distance < PEER_DISTANCE:
+            raise ExternalUnusable(
+                f"{text} doesn't compute {self._workload.family}: its results are {distance:.3g} (relative L2) from "
+                f"the control's, where {PEER_DISTANCE} is allowed"
+            )
+        return graph
+
+    def compare(self, external: Graph[Any], graph: Graph[Any]) -> str:
+        """A candidate's time against the external control's, in words."""
+        groups = paired(external, graph, self._watch, self._options.pace)
+        timing = Timing(
+            scope=self.chain.scope, calls=self.chain.calls, replays=self._options.pace.replays, groups=groups
+        )
+        exactness = Exactness(cases=1, values=1, mismatches=0, against="nothing: time alone", first=None)
+        judged = judge(exactness, timing, self._options.rule, is_control=False)
+        return f"{self._options.against}: {judged.reason}"
+
+    def record(
+        self,
+        candidate: Candidate,
+        verified: Verification,
+        groups: tuple[Group, ...] | str | None,
+        peers: dict[str, tuple[float, ...]],
+        floor: tuple[float, ...],
+    ) -> Record:
+        """The evidence; the ledger's rule makes the verdict of it."""
+        arch, control = self.arch(candidate), self._workload.control
+        build = candidate.builds[arch]
+        exactness = _exactness(verified.gate, verified.against, groups if isinstance(groups, str) else None)
+        timing = None
+        if isinstance(groups, tuple):
+            timing = Timing(
+                scope=self.chain.scope,
+                calls=self.chain.calls,
+                replays=self._options.pace.replays,
+                groups=groups,
+                bytes=self.chain.bytes,
+                flops=self.chain.flops,
+                floor_ms=median(floor) if floor else None,
+                peers=peers,
+            )
+        assert self.here.arch is not None
+        return make_record(
+            measured_at=datetime.now(UTC).replace(microsecond=0).isoformat(),
+            family=self._workload.family,
+            spec=self._workload.spec,
+            workload=self._workload.label,
+            candidate=candidate.name,
+            control=control.name,
+            device=Device(arch=self.here.arch, sm_count=self.here.sm_count, name=self.here.name),
+            toolkit=toolkit(self._watch.driver),
+            source_sha256=build.sha256,
+            control_source_sha256=control.builds[self.arch(control)].sha256,
+            cubin_sha256=hashlib.sha256(
+                machine_code(self._dispatch.table.root, build, arch, "cubin")
+            ).hexdigest(),
+            identity=self._identities[candidate.name, arch],
+            exactness=exactness,
+            timing=timing,
+            rule=self._options.rule,
+        )
+
+
+def _exactness(gate: Gate, against: str, refused: str | None) -> Exactness:
+    """The gate's result; a graph that doesn't do the work counts as one wrong value."""
+    first = str(gate.first) if gate.first else refused
+    return Exactness(
+        cases=gate.cases,
+        values=gate.values,
+        mismatches=gate.mismatches + (refused is not None),
+        against=against,
+        first=first,
+    )
+
+
+def _distance(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    import torch
+
+    wide = torch.cat([tensor.double().flatten() for tensor in found])
+    truth = torch.cat([tensor.double().flatten() for tensor in expected])
+    distance = float((wide - truth).norm() / truth.norm())
+    return distance if distance == distance else float("inf")
+
+
+def toolkit(driver: str) -> Toolkit:
+    """Versions of everything that a figure depends on."""
+    import cupy
+    import torch
+    from cupy_backends.cuda.libs import nvrtc
+
+    major, minor = nvrtc.getVersion()
+    return Toolkit(
+        kernwright=VERSION,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        cupy=cupy.__version__,
+        nvrtc=f"{major}.{minor}",
+        driver=driver,
+    )

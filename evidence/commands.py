@@ -1,0 +1,164 @@
+"""What `kernwright verify`, `bench` and `ledger stale` do, from words to results; the command line prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import console
+from ..generator import ledger_folder, plan_generation
+from ..generator.build import builds
+from ..ledger import read_records, stale, stale_rows_of, write_record
+from ..specs import Workspace
+from .bench import Bench, Options, bench
+from .fuzz import FuzzResult, fuzz_workload
+from .health import monitor
+from .session import Session, gpu
+from .subject import subject_of
+from .timing import Pace
+from .verify import Verification, Wanted, verify
+
+FAILURES = Path("failures")
+"""Where failed comparisons leave their artefacts, below the current folder."""
+
+
+class UnknownPlace(ValueError):
+    """Kernels run on the emulator or on a GPU, nowhere else."""
+
+
+def run_verify(
+    workspace: Workspace,
+    on: str,
+    workloads: Sequence[str],
+    candidates: Sequence[str],
+    archs: Sequence[str],
+    cases: Sequence[str],
+    *,
+    quiet: bool,
+) -> list[Verification]:
+    """Verify on a GPU or on the emulator.
+
+    Raises:
+        UnknownPlace: `on` is neither.
+        NoGpu: there is no GPU here.
+        NothingToVerify: the filters leave nothing.
+    """
+    if on not in ("cuda", "emulator"):
+        raise UnknownPlace(f'kernels run on "emulator" or "cuda"; "{on}" was asked for')
+    session = Session.open(workspace)
+    chosen = session.workloads(workloads)
+    wanted = Wanted(candidates, archs, cases)
+    results: list[Verification] = []
+    total = sum(len(workload.candidates) for workload in chosen)
+    with console.progress("verifying", total, quiet=quiet) as advance:
+        for workload in chosen:
+            subject = subject_of(session.family(workload))
+            if on == "cuda":
+                found = verify(
+                    session.dispatch, subject, workload, gpu(), wanted, FAILURES, lambda _r: advance()
+                )
+            else:
+                from .verify_emulated import verify_emulated
+
+                found = verify_emulated(
+                    session.dispatch, subject, workload, wanted, FAILURES, lambda _r: advance()
+                )
+            results += found
+    return results
+
+
+def run_fuzz(
+    workspace: Workspace,
+    workload: str,
+    candidates: Sequence[str],
+    seeds: int,
+    first: int,
+    *,
+    sanitize: bool,
+    quiet: bool,
+) -> list[FuzzResult]:
+    """Fuzz the workloads that a spec's name or a short form selects.
+
+    Raises:
+        as `fuzz.fuzz_workload`.
+    """
+    session = Session.open(workspace)
+    results: list[FuzzResult] = []
+    chosen = session.workloads([workload])
+    with console.progress("fuzzing", sum(len(entry.candidates) for entry in chosen), quiet=quiet) as advance:
+        for entry in chosen:
+            subject = subject_of(session.family(entry))
+            for candidate in [c.name for c in entry.candidates if not candidates or c.name in candidates]:
+                results += fuzz_workload(
+                    session.dispatch, subject, entry, [candidate], seeds, first, sanitize=sanitize
+                )
+                advance()
+    return results
+
+
+@dataclass(frozen=True)
+class BenchRequest:
+    """The words of a `bench` command."""
+
+    workloads: Sequence[str]
+    candidates: Sequence[str]
+    peers: Sequence[str]
+    against: str
+    groups: int
+    replays: int
+    record: bool
+
+
+def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> Iterator[Bench]:
+    """Bench workload after workload; records are written as soon as a workload is done.
+
+    Raises:
+        NoGpu: there is no GPU here.
+        HealthUnknown, GpuBusy: see `health.monitor`.
+        LedgerRefused: a record can't be written.
+    """
+    session = Session.open(workspace)
+    device = gpu()
+    options = Options(
+        pace=Pace(request.groups, request.replays, 2 * request.groups),
+        peers=None if not request.peers else tuple(name for name in request.peers if name != "none"),
+        failures=FAILURES,
+        against=request.against,
+    )
+    with monitor(device) as watch:
+        for workload in session.workloads(request.workloads):
+            subject = subject_of(session.family(workload))
+            with console.progress(
+                f"timing {workload.label}", len(workload.candidates), quiet=quiet
+            ) as advance:
+                result = bench(
+                    session.dispatch,
+                    subject,
+                    workload,
+                    session.identities(workload),
+                    device,
+                    watch,
+                    request.candidates,
+                    options,
+                    lambda _name: advance(),  # called while this iteration lasts
+                )
+            if request.record:
+                for record in result.records:
+                    write_record(ledger_folder(workspace), record)
+            yield result
+
+
+def stale_rows(workspace: Workspace) -> list[dict[str, Any]]:
+    """Records whose candidate has another source today, or is gone."""
+    current = {
+        (
+            build.workload.spec,
+            build.workload.workload.label(),
+            build.candidate.candidate.name,
+            build.source.arch,
+        ): build.source.sha256
+        for build in builds(plan_generation(workspace))
+    }
+    return stale_rows_of(stale(read_records(ledger_folder(workspace)), current))

@@ -1,0 +1,126 @@
+"""A team's own kernel as what candidates are compared with: `module:function`, or a `.cu` file with its launch.
+
+Either takes the tensors of the op's signature: a function gets the inputs, in order, and gives the outputs; a
+kernel's parameters are pointers to the inputs, then to the outputs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ..compiler.compile import compile_source
+from ..runtime.device import Device
+from ..runtime.request import Signature
+
+if TYPE_CHECKING:
+    import torch
+
+    from .subject import Call
+
+_KERNEL = re.compile(
+    r"(?P<path>.+\.cu):(?P<symbol>[A-Za-z_]\w*):(?P<grid>\d+(?:,\d+){0,2}):(?P<block>\d+(?:,\d+){0,2})(?::(?P<shared>\d+))?"
+)
+_FUNCTION = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<function>[A-Za-z_]\w*)")
+
+
+class ExternalUnusable(ValueError):
+    """The text names no callable and no kernel, or what it names isn't there."""
+
+
+@dataclass(frozen=True)
+class ExternalKernel:
+    """A kernel in a file of its own."""
+
+    path: Path
+    symbol: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int = 0
+
+
+def parse(text: str) -> ExternalKernel | tuple[str, str]:
+    """Read `file.cu:symbol:GRID:BLOCK[:SHARED]` (`324`, or `8,2,1`) or `module:function`.
+
+    Raises:
+        ExternalUnusable: it is neither.
+    """
+    if match := _KERNEL.fullmatch(text):
+        shared = int(match["shared"] or 0)
+        return ExternalKernel(
+            Path(match["path"]), match["symbol"], _dim3(match["grid"]), _dim3(match["block"]), shared
+        )
+    if match := _FUNCTION.fullmatch(text):
+        return match["module"], match["function"]
+    raise ExternalUnusable(
+        f'"{text}" names neither a function (module:function) nor a kernel (file.cu:symbol:GRID:BLOCK[:SHARED], '
+        f"e.g. ours.cu:boundary:324:256)"
+    )
+
+
+def load(text: str, signature: Signature, device: Device) -> Call:
+    """What `text` names, as a call.
+
+    Raises:
+        ExternalUnusable: it isn't there.
+        CompileFailed: the file has an error.
+    """
+    named = parse(text)
+    if isinstance(named, ExternalKernel):
+        return _kernel(named, signature, device)
+    module, function = named
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ExternalUnusable(f"{text} can't be imported: {error}") from error
+    if not callable(found):
+        raise ExternalUnusable(f"{text} is a {type(found).__name__}, which can't be called; name a function")
+    call = cast(Callable[..., Any], found)
+
+    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        results = call(*inputs)
+        return tuple(results) if isinstance(results, tuple | list) else (results,)
+
+    return run
+
+
+def _kernel(kernel: ExternalKernel, signature: Signature, device: Device) -> Call:
+    import cupy
+    import torch
+
+    from ..runtime.plan import current_stream
+
+    try:
+        source = kernel.path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExternalUnusable(f"{kernel.path} can't be read: {error}") from error
+    assert device.arch is not None
+    assert device.index is not None
+    artifact = compile_source(source, file_name=kernel.path.name, arch=device.arch)
+    if kernel.symbol not in artifact.kernels:
+        raise ExternalUnusable(
+            f"{kernel.path} has no kernel {kernel.symbol}; it has {', '.join(artifact.kernels)}: name one of them"
+        )
+    module: Any = cupy.cuda.function.Module()
+    with cupy.cuda.Device(device.index):
+        module.load(artifact.data)
+    function = module.get_function(kernel.symbol)
+    outputs = [(buffer.shape, getattr(torch, buffer.dtype)) for buffer in signature.outputs]
+
+    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        results = [torch.empty(shape, dtype=dtype, device=inputs[0].device) for shape, dtype in outputs]
+        pointers = [tensor.data_ptr() for tensor in (*inputs, *results)]
+        stream = current_stream(device.index or 0)
+        function(kernel.grid, kernel.block, pointers, kernel.shared_bytes, stream)
+        return results
+
+    return run
+
+
+def _dim3(text: str) -> tuple[int, int, int]:
+    x, y, z = ([int(part) for part in text.split(",")] + [1, 1])[:3]
+    return x, y, z

@@ -1,0 +1,55 @@
+"""What a failed comparison leaves behind: the inputs, both values, and the command that repeats it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .subject import Case
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A candidate that stored a wrong value."""
+
+    workload: str
+    candidate: str
+    arch: str
+    on: str
+    problem: str
+    """What is wrong: the first mismatch with both values and bits, or the fault."""
+    case: Case
+
+    @property
+    def command(self) -> str:
+        """What repeats it."""
+        words = ["kernwright", "verify", self.workload, "--on", self.on, "--candidate", self.candidate]
+        return shlex.join([*words, "--arch", self.arch, "--case", self.case.name])
+
+
+def leave(folder: Path, failure: Failure, inputs: Mapping[str, torch.Tensor]) -> Path:
+    """Write `failure.json` and the inputs' bits (`inputs.npz`, 16-bit words for 16-bit dtypes).
+
+    Returns:
+        The folder of this failure, new for every call.
+    """
+    import numpy as np
+    import torch
+
+    stem = f"{failure.workload}-{failure.candidate}-{failure.arch}".replace("/", "-")
+    number = 1
+    while (place := folder / f"{stem}-{number}").exists():
+        number += 1
+    place.mkdir(parents=True)
+    words = {name: tensor.cpu().contiguous().view(torch.int16).numpy() for name, tensor in inputs.items()}
+    np.savez(place / "inputs.npz", **words)
+    document = {**asdict(failure), "command": failure.command}
+    (place / "failure.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    return place

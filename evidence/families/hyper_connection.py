@@ -1,0 +1,160 @@
+"""The hyper-connection boundary as a subject: seeded cases, a decode step's chain of 96, its cost, its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from ...runtime.table import Workload
+from ..chain import layer_weights
+from ..oracle import INPUT_KINDS, InputKind, Kind, NormWeight, Shape, boundary, tensors, weights
+from ..oracle.arrays import Bits
+from ..subject import Case, Chain
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..subject import Call
+
+BOUNDARIES = 96
+"""Of a token: 48 layers, attention and MLP."""
+
+SEEDS = {"boundary": (1, 2), "first": (3,), "combine": (4,), "final": (5,)}
+
+
+def shape_of(workload: Workload, tokens: int = 1) -> Shape:
+    """The oracle's view of a workload."""
+    fields: Mapping[str, Any] = workload.fields
+    return Shape(
+        dtype=fields["dtype"],
+        branches=fields["branches"],
+        hidden=fields["hidden"],
+        low_rank=fields["low_rank"],
+        tokens=tokens,
+        trees=workload.trees,
+        norm_weight=cast(NormWeight, fields["norm_weight"]),
+        eps=fields["eps"],
+    )
+
+
+class HyperConnection:
+    """See `evidence.subject.Subject`."""
+
+    def cases(self, _workload: Workload) -> Iterator[Case]:
+        """Every kind of values for every kind of boundary; twice for the one that 95 of 96 are."""
+        for kind, seeds in SEEDS.items():
+            for seed in seeds:
+                for inputs in INPUT_KINDS:
+                    yield Case(kind, inputs, seed)
+
+    def tensors(self, workload: Workload, case: Case, device: torch.device) -> Mapping[str, torch.Tensor]:
+        """Inputs by name, from Philox words; weights are distinct for every case."""
+        shape, kind = shape_of(workload), cast(Kind, case.kind)
+        xp = _array_library(device)
+        bits = tensors(shape, cast(InputKind, case.inputs), case.seed, xp)
+        if kind != "combine":
+            bits |= weights(shape, case.seed, kind, xp)
+        return {name: as_torch(value, shape.dtype, device) for name, value in bits.items()}
+
+    def expected(self, workload: Workload, case: Case, bits: Mapping[str, Bits]) -> Mapping[str, Bits]:
+        """All that the contract stores."""
+        return boundary(shape_of(workload), bits, cast(Kind, case.kind))
+
+    def chain(self, workload: Workload, device: torch.device, seed: int) -> Chain:
+        """96 boundaries with distinct weights."""
+        return BoundaryChain.make(workload, device, seed)
+
+    def peers(self, workload: Workload) -> Mapping[str, Callable[[Chain], Call]]:
+        """torch eager, torch.compile and, where it is installed, three Triton kernels at their best tile sizes."""
+        from . import _hyper_connection_peers as peers
+
+        return peers.of(shape_of(workload))
+
+
+SUBJECT = HyperConnection()
+
+
+@dataclass(frozen=True)
+class BoundaryChain:
+    """x is the next residual, block_input the next block, injection_out the next injection."""
+
+    shape: Shape
+    first: Sequence[torch.Tensor]
+    """Residual, block and injection of the first boundary."""
+    weights: Sequence[Sequence[torch.Tensor]]
+    """Norm, down and up weight of each boundary."""
+    scope: Literal["chain"] = "chain"
+
+    @classmethod
+    def make(
+        cls, workload: Workload, device: torch.device, seed: int, calls: int = BOUNDARIES
+    ) -> BoundaryChain:
+        """Make the weights on the spot."""
+        shape = shape_of(workload)
+        xp = _array_library(device)
+        sets = []
+        for index in range(calls):
+            bits = layer_weights(shape, seed + index, xp)
+            sets.append([as_torch(value, shape.dtype, device) for value in bits.values()])
+        state = tensors(shape, "normal", seed, xp)
+        names = ("residual", "block", "injection")
+        return cls(shape, [as_torch(state[name], shape.dtype, device) for name in names], sets)
+
+    @property
+    def calls(self) -> int:
+        """Boundaries in a run."""
+        return len(self.weights)
+
+    @property
+    def bytes(self) -> int:
+        """The rows of both weight matrices that are used, and the norm weights; the state is small beside them."""
+        width, hidden = self.shape.width, self.shape.hidden
+        rows = self.shape.low_rank + self.shape.branches
+        norm = width if self.shape.norm_weight == "per_branch" else hidden
+        return 2 * self.calls * (rows * width + width * self.shape.low_rank + norm)
+
+    @property
+    def flops(self) -> int:
+        """Two for each element of the weight matrices."""
+        rows = self.shape.low_rank + self.shape.branches
+        return 2 * self.calls * self.shape.width * (rows + self.shape.low_rank)
+
+    def run(self, call: Call) -> list[Sequence[torch.Tensor]]:
+        """x, block_input and injection_out of every boundary."""
+        results: list[Sequence[torch.Tensor]] = []
+        state: Sequence[torch.Tensor] = self.first
+        for weight_set in self.weights:
+            state = call([*state, *weight_set])
+            results.append(state)
+        return results
+
+    def read(self) -> Callable[[], None]:
+        """Reads the weights' used rows from one block of memory of the same size."""
+        from ..floor import reader
+
+        return reader(self.bytes, self.first[0].device)
+
+
+def as_torch(bits: Any, dtype: str, device: torch.device) -> torch.Tensor:
+    """An array of bits as a tensor of the storage dtype; shares memory where both are on the same device."""
+    import torch
+
+    flat = (
+        torch.from_dlpack(bits.view("int16"))
+        if device.type == "cuda"
+        else torch.from_numpy(bits.view("int16"))
+    )
+    return flat.to(device).view(getattr(torch, dtype))
+
+
+def _array_library(device: torch.device) -> Any:
+    """CuPy on a GPU, NumPy elsewhere."""
+    if device.type != "cuda":
+        import numpy
+
+        return numpy
+    import cupy
+
+    cupy.cuda.Device(device.index or 0).use()
+    return cupy

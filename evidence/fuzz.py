@@ -1,0 +1,114 @@
+"""`kernwright fuzz`: a candidate under many interleavings on the emulator, or under ThreadSanitizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..emulator import Schedule, candidate_program, find_races, fuzz
+from ..runtime.dispatch import Dispatch
+from ..runtime.table import Candidate, Workload
+from .subject import Case, Subject
+from .verify import Wanted, chosen_builds
+from .verify_emulated import essential
+
+
+@dataclass(frozen=True)
+class FuzzResult:
+    """What was found of one candidate for one kind of the op."""
+
+    workload: str
+    candidate: str
+    kind: str
+    seeds: int
+    """Schedules that were run; 1 under ThreadSanitizer, which needs no luck."""
+    seconds: float
+    schedule: str
+    """The failing schedule, which replays exactly; empty if none failed."""
+    problems: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "workload": self.workload,
+            "candidate": self.candidate,
+            "kind": self.kind,
+            "seeds": self.seeds,
+            "seconds": round(self.seconds, 3),
+            "schedule": self.schedule,
+            "problems": list(self.problems),
+        }
+
+
+def fuzz_workload(
+    dispatch: Dispatch,
+    subject: Subject,
+    workload: Workload,
+    candidates: Sequence[str],
+    seeds: int,
+    first: int,
+    *,
+    sanitize: bool,
+    on_done: Callable[[FuzzResult], None] = lambda _result: None,
+) -> list[FuzzResult]:
+    """Run every kind of every candidate under `seeds` schedules from `first` on, or once under ThreadSanitizer.
+
+    Raises:
+        NothingToVerify: no candidate has such a name.
+        TooLarge: ThreadSanitizer can't hold so many threads; take a miniature workload.
+        CompilerMissing: no host compiler is installed.
+    """
+    cases = [case for case in essential(subject.cases(workload)) if case.inputs == "normal"]
+    results = []
+    for candidate, arch in chosen_builds(
+        workload, Wanted(candidates), lambda entry: [next(iter(entry.builds))]
+    ):
+        for case in cases:
+            result = _fuzz(
+                dispatch, subject, workload, candidate, arch, case, seeds, first, sanitize=sanitize
+            )
+            on_done(result)
+            results.append(result)
+    return results
+
+
+def _fuzz(
+    dispatch: Dispatch,
+    subject: Subject,
+    workload: Workload,
+    candidate: Candidate,
+    arch: str,
+    case: Case,
+    seeds: int,
+    first: int,
+    *,
+    sanitize: bool,
+) -> FuzzResult:
+    import time
+
+    import torch
+
+    tensors = subject.tensors(workload, case, torch.device("cpu"))
+    bits = {
+        name: tensor.contiguous().view(torch.int16).numpy().view("uint16") for name, tensor in tensors.items()
+    }
+    signature = dispatch.signature(workload, case.kind)
+    program = candidate_program(dispatch.table.root, candidate, arch, case.kind, signature, bits)
+    if sanitize:
+        start = time.perf_counter()
+        faults = find_races(program.launches, Schedule(first))
+        seconds = time.perf_counter() - start
+        where = str(Schedule(first)) if faults else ""
+        problems = tuple(map(str, faults))
+        return FuzzResult(workload.label, candidate.name, case.kind, 1, seconds, where, problems)
+    found = fuzz(program.launches, program.expect(subject.expected(workload, case, bits)), seeds, first)
+    return FuzzResult(
+        workload.label,
+        candidate.name,
+        case.kind,
+        found.seeds,
+        found.seconds,
+        "" if found.schedule is None else str(found.schedule),
+        tuple(map(str, found.problems)),
+    )

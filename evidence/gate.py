@@ -1,0 +1,202 @@
+"""The exactness gate: every value that a candidate stores, bit for bit, with poisoned buffers, eager and replayed.
+
+The control is held against the torch reference, every other candidate against the control, in all buffers
+that both have. What a kernel didn't write shows as the poison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..runtime.plan import Plan
+from ..runtime.table import Workload
+from .subject import Case, Subject
+
+if TYPE_CHECKING:
+    import torch
+
+    Tensors = Mapping[str, torch.Tensor]
+
+POISON = 0x7E5A
+"""A NaN in FP16 and a large number in BF16, with bits that no kernel computes."""
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """The first value that differed."""
+
+    case: Case
+    how: str
+    """`eager` or `graph`."""
+    buffer: str
+    index: tuple[int, ...]
+    found: float
+    found_bits: int
+    expected: float
+    expected_bits: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.buffer}{list(self.index)} is {self.found!r} (0x{self.found_bits:04x}), expected "
+            f"{self.expected!r} (0x{self.expected_bits:04x}), case {self.case.name}, {self.how}"
+        )
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What the comparison found."""
+
+    cases: int
+    values: int
+    mismatches: int
+    first: Mismatch | None
+
+    @property
+    def exact(self) -> bool:
+        """Whether something was compared and nothing differed."""
+        return self.values > 0 and self.mismatches == 0
+
+    def __add__(self, other: Gate) -> Gate:
+        return Gate(
+            self.cases + other.cases,
+            self.values + other.values,
+            self.mismatches + other.mismatches,
+            self.first or other.first,
+        )
+
+
+NOTHING = Gate(0, 0, 0, None)
+
+Expect = "Callable[[Case, Tensors], Tensors]"
+"""The right values of a case by buffer name: outputs, and intermediates where whoever answers has them."""
+
+
+def check(
+    plan_of: Callable[[str], Plan],
+    expected_of: Callable[[Case, Tensors], Tensors],
+    subject: Subject,
+    workload: Workload,
+    cases: Iterable[Case],
+    device: torch.device,
+) -> Gate:
+    """Run all cases eagerly and in a graph that is captured once a kind and replayed with changing inputs.
+
+    Args:
+        plan_of: the candidate's plan for a kind.
+        expected_of: what is right.
+        subject, workload, cases, device: where the inputs come from, and go.
+    """
+    found = NOTHING
+    replays: dict[str, Replay] = {}
+    for case in cases:
+        plan = plan_of(case.kind)
+        given = subject.tensors(workload, case, device)
+        expected = expected_of(case, given)
+        if case.kind not in replays:
+            replays[case.kind] = Replay(plan, device)
+        replay = replays[case.kind]
+        eager = compare(case, "eager", replay.eager(given), expected)
+        graph = compare(case, "graph", replay.graph(given), expected)
+        found += Gate(
+            1, eager.values + graph.values, eager.mismatches + graph.mismatches, eager.first or graph.first
+        )
+    return found
+
+
+class Replay:
+    """A plan with buffers of its own, and a graph of it."""
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        """Allocate, run once, capture."""
+        import torch
+
+        self._plan = plan
+        self._inputs = {buffer.name for buffer in plan.signature.inputs}
+        self._buffers = {
+            buffer.name: torch.zeros(buffer.shape, dtype=getattr(torch, buffer.dtype), device=device)
+            for buffer in plan.buffers
+        }
+        plan.run(self._buffers)
+        torch.cuda.synchronize(device)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            plan.run(self._buffers)
+
+    def eager(self, given: Tensors) -> Tensors:
+        """Launch on new inputs; gives every buffer that the kernels may write."""
+        self._prepare(given)
+        self._plan.run(self._buffers)
+        return self._stored()
+
+    def graph(self, given: Tensors) -> Tensors:
+        """The same by replaying the graph."""
+        self._prepare(given)
+        self._graph.replay()
+        return self._stored()
+
+    def _prepare(self, given: Tensors) -> None:
+        for name, buffer in self._buffers.items():
+            if name in self._inputs:
+                buffer.copy_(given[name].view_as(buffer))
+            else:
+                poison(buffer)
+
+    def _stored(self) -> Tensors:
+        return {name: buffer for name, buffer in self._buffers.items() if name not in self._inputs}
+
+
+def poison(tensor: torch.Tensor) -> None:
+    """Overwrite a tensor of a 16-bit or wider dtype with the poison's bits."""
+    import torch
+
+    tensor.view(torch.int16).fill_(POISON)
+
+
+def compare(case: Case, how: str, found: Tensors, expected: Tensors) -> Gate:
+    """Count differing values over the buffers that both sides have."""
+    values, count, first = 0, 0, None
+    for name in found.keys() & expected.keys():
+        wrong = differing(found[name], expected[name])
+        values += wrong.numel()
+        here = int(wrong.sum())
+        if here and first is None:
+            first = _mismatch(case, how, name, found[name], expected[name], wrong)
+        count += here
+    return Gate(1, values, count, first)
+
+
+def differing(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """Where bits differ; a NaN equals any NaN, -0.0 isn't +0.0."""
+    expected = expected.reshape(found.shape)
+    return (_bits(found) != _bits(expected)) & ~(found.isnan() & expected.isnan())
+
+
+def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
+    """Whether all tensors have the same bits."""
+    return all(not bool(differing(one, other).any()) for one, other in zip(found, expected, strict=True))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return tensor.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
+
+
+def _mismatch(
+    case: Case, how: str, name: str, found: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor
+) -> Mismatch:
+    index = tuple(int(place) for place in wrong.nonzero()[0])
+    expected = expected.reshape(found.shape)
+    mask = (1 << (8 * found.element_size())) - 1
+    return Mismatch(
+        case,
+        how,
+        name,
+        index,
+        float(found[index]),
+        int(_bits(found)[index]) & mask,
+        float(expected[index]),
+        int(_bits(expected)[index]) & mask,
+    )

@@ -1,0 +1,154 @@
+"""Is this GPU ours alone, at full clocks? Asked of NVML before and after every group of samples."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+if TYPE_CHECKING:
+    import torch
+
+THROTTLES: Mapping[int, str] = {
+    0x04: "the power cap",
+    0x08: "a hardware slowdown",
+    0x20: "software thermal limits",
+    0x40: "hardware thermal limits",
+    0x80: "the power brake",
+}
+"""NVML's clock event reasons that make a GPU slower than it could be; idling and fixed clocks aren't among them."""
+
+CLOCK_TOLERANCE = 0.05
+"""How much the SM clock may differ before and after a group."""
+
+LOCK_SECONDS = 600
+"""How long to wait for another benchmark of this host to finish with the GPU."""
+
+
+class HealthUnknown(Exception):
+    """NVML can't be asked, so no figure could be trusted."""
+
+
+class GpuBusy(Exception):
+    """Another benchmark of this host holds the GPU."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What NVML says at one moment."""
+
+    foreign: tuple[int, ...]
+    """Process IDs on the GPU that aren't of this job."""
+    sm_mhz: int
+    throttles: int
+    """Bits of NVML's clock event reasons."""
+    ecc_errors: int
+    """Uncorrected since the driver was loaded; 0 where the GPU doesn't count."""
+
+
+def problem(before: Snapshot, after: Snapshot) -> str | None:
+    """Why what was measured between two snapshots isn't valid; None if it is."""
+    foreign = sorted({*before.foreign, *after.foreign})
+    if foreign:
+        return f"foreign process on the GPU: {', '.join(map(str, foreign))}"
+    throttles = [name for bit, name in THROTTLES.items() if (before.throttles | after.throttles) & bit]
+    if throttles:
+        return f"throttled by {' and '.join(throttles)}"
+    if abs(after.sm_mhz - before.sm_mhz) > CLOCK_TOLERANCE * max(before.sm_mhz, after.sm_mhz):
+        return f"SM clock went from {before.sm_mhz} to {after.sm_mhz} MHz"
+    if after.ecc_errors > before.ecc_errors:
+        return f"{after.ecc_errors - before.ecc_errors} uncorrected ECC errors"
+    return None
+
+
+class Monitor:
+    """NVML's view of one GPU."""
+
+    def __init__(self, nvml: Any, handle: Any, ours: frozenset[int]) -> None:
+        """Use `monitor` instead, which opens NVML and closes it."""
+        self._nvml, self._handle, self._ours = nvml, handle, ours
+
+    @property
+    def driver(self) -> str:
+        """Version of the driver."""
+        return str(self._nvml.nvmlSystemGetDriverVersion())
+
+    def snapshot(self) -> Snapshot:
+        """Ask now."""
+        nvml, handle = self._nvml, self._handle
+        pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+        return Snapshot(
+            foreign=foreign(pids, self._ours),
+            sm_mhz=nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            throttles=nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+            ecc_errors=self._ecc(),
+        )
+
+    def _ecc(self) -> int:
+        nvml = self._nvml
+        try:
+            return int(
+                nvml.nvmlDeviceGetTotalEccErrors(
+                    self._handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+                )
+            )
+        except nvml.NVMLError:  # a GPU without ECC
+            return 0
+
+
+def foreign(pids: list[int], ours: frozenset[int]) -> tuple[int, ...]:
+    """The processes that aren't ours.
+
+    Inside a container NVML may name processes by the host's IDs: then none is ours by name, and as many as we
+    are, the lowest, are taken to be us.
+    """
+    others = sorted(pid for pid in pids if pid not in ours)
+    if len(others) == len(pids):
+        others = others[len(ours) :]
+    return tuple(others)
+
+
+@contextmanager
+def monitor(device: torch.device, ours: frozenset[int] | None = None) -> Iterator[Monitor]:
+    """Watch a GPU, and hold this host's lock on it.
+
+    Args:
+        device: a CUDA device.
+        ours: process IDs of this job; by default this process alone.
+
+    Raises:
+        HealthUnknown: NVML isn't installed or doesn't know the GPU.
+        GpuBusy: another benchmark held the GPU for too long.
+    """
+    import torch
+
+    try:
+        import pynvml
+    except ImportError:
+        raise HealthUnknown(
+            "nvidia-ml-py isn't installed, so foreign load and throttling would go unseen: pip install nvidia-ml-py"
+        ) from None
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except pynvml.NVMLError as error:
+        raise HealthUnknown(f"NVML doesn't answer for GPU {uuid}: {error}") from error
+    lock = FileLock(Path(tempfile.gettempdir()) / f"kernwright-{uuid}.lock")
+    try:
+        lock.acquire(timeout=LOCK_SECONDS)
+    except Timeout:
+        raise GpuBusy(
+            f"another benchmark has held GPU {uuid} for {LOCK_SECONDS} s (lock {lock.lock_file}); wait for it"
+        ) from None
+    try:
+        yield Monitor(pynvml, handle, ours or frozenset({os.getpid()}))
+    finally:
+        lock.release()
+        pynvml.nvmlShutdown()

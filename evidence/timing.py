@@ -1,0 +1,97 @@
+"""Paired timing: control and candidate in one process, A B B A, group by group, each group checked for health."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..ledger import Group
+from .graphs import Graph, replay_ms
+from .health import Snapshot, problem
+from .ranks import slowest
+
+if TYPE_CHECKING:
+    import torch
+
+STABLE = 0.01
+"""Warm-up ends when two replays in a row differ by less."""
+MAX_WARM_UP = 20
+
+
+class Watch(Protocol):
+    """Whoever says how the GPU is: `health.Monitor`."""
+
+    def snapshot(self) -> Snapshot:
+        """Now."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How much is measured."""
+
+    groups: int = 11
+    """Valid groups wanted."""
+    replays: int = 20
+    """Replays behind one sample."""
+    most: int = 22
+    """Groups tried, valid or not, before a run gives up."""
+
+
+def paired(
+    control: Graph[Any],
+    candidate: Graph[Any],
+    watch: Watch,
+    pace: Pace,
+    sample: Callable[[Graph[Any], int], float] = replay_ms,
+) -> tuple[Group, ...]:
+    """Groups of samples, control and candidate in the order A B B A, so that a drift falls on both alike.
+
+    A group during which the GPU wasn't ours alone or slowed down keeps its samples and says so; it is repeated
+    until `pace.groups` are valid or `pace.most` were tried. With several ranks a sample is the slowest rank's.
+    """
+    for graph in (control, candidate):
+        warm(graph, pace.replays, sample)
+    groups: list[Group] = []
+    valid = 0
+    while valid < pace.groups and len(groups) < pace.most:
+        before = watch.snapshot()
+        times = [slowest(sample(graph, pace.replays)) for graph in (control, candidate, candidate, control)]
+        fault = problem(before, watch.snapshot())
+        valid += fault is None
+        groups.append(Group(control=(times[0], times[3]), candidate=(times[1], times[2]), problem=fault))
+    return tuple(groups)
+
+
+def alone(
+    graph: Graph[Any],
+    watch: Watch,
+    pace: Pace,
+    sample: Callable[[Graph[Any], int], float] = replay_ms,
+) -> tuple[float, ...]:
+    """Samples of one contestant from healthy moments only: for peers and the floor, which decide nothing."""
+    warm(graph, pace.replays, sample)
+    samples: list[float] = []
+    for _ in range(pace.most):
+        before = watch.snapshot()
+        time = slowest(sample(graph, pace.replays))
+        if problem(before, watch.snapshot()) is None:
+            samples.append(time)
+        if len(samples) == pace.groups:
+            break
+    return tuple(samples)
+
+
+def warm(graph: Graph[Any], replays: int, sample: Callable[[Graph[Any], int], float]) -> None:
+    """Replay until the time settles: clocks rise, caches and the instruction cache fill."""
+    last = sample(graph, replays)
+    for _ in range(MAX_WARM_UP):
+        now = sample(graph, replays)
+        if abs(now - last) < STABLE * last:
+            return
+        last = now
+
+
+def flat(results: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+    """All tensors of a chain's results."""
+    return [tensor for outputs in results for tensor in outputs]

@@ -1,0 +1,167 @@
+"""`kernwright verify --on emulator`: every candidate, executed on the CPU, against the array oracle.
+
+What a run costs is seconds, so by default a candidate gets one case of each kind of the op and all kinds of
+values for the first; its builds differ in nothing that a CPU sees, so one stands for all. What passed is
+remembered by the digests of the source and of everything that judged it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..compiler.cache import default_folder
+from ..emulator import Mismatch as EmulatedMismatch
+from ..emulator import Schedule, candidate_program, check
+from ..runtime.dispatch import Dispatch
+from ..runtime.table import Candidate, Workload
+from .failure import Failure, leave
+from .gate import Gate
+from .subject import Case, Subject
+from .verify import Verification, Wanted, chosen_builds, chosen_cases
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Bits = NDArray[np.uint16]
+
+ON_EMULATOR = "emulator"
+AGAINST = "array oracle"
+JUDGES = ("emulator", "evidence/oracle")
+"""Folders of the package whose text decides a verification."""
+
+
+def verify_emulated(
+    dispatch: Dispatch,
+    subject: Subject,
+    workload: Workload,
+    wanted: Wanted,
+    failures: Path,
+    on_done: Callable[[Verification], None] = lambda _result: None,
+) -> list[Verification]:
+    """Verify candidates of a workload on the CPU; what fails leaves an artefact below `failures`.
+
+    Raises:
+        NothingToVerify: the filters leave nothing.
+        CompilerMissing: no host compiler is installed.
+    """
+    cases = chosen_cases(subject, workload, wanted) if wanted.cases else essential(subject.cases(workload))
+    results = []
+    for candidate, arch in chosen_builds(workload, wanted, lambda candidate: [next(iter(candidate.builds))]):
+        result = _remembered(dispatch, subject, workload, candidate, arch, cases, failures)
+        on_done(result)
+        results.append(result)
+    return results
+
+
+def essential(cases: Iterable[Case]) -> list[Case]:
+    """The first kind of the op with every kind of values, the other kinds with normal ones, each with one seed."""
+    listed = list(cases)
+    first = listed[0].kind
+    found: dict[tuple[str, str], Case] = {}
+    for case in listed:
+        if case.kind == first or case.inputs == "normal":
+            found.setdefault((case.kind, case.inputs), case)
+    return list(found.values())
+
+
+def _remembered(
+    dispatch: Dispatch,
+    subject: Subject,
+    workload: Workload,
+    candidate: Candidate,
+    arch: str,
+    cases: Sequence[Case],
+    failures: Path,
+) -> Verification:
+    facts = [
+        candidate.builds[arch].sha256,
+        repr(dict(candidate.kernels)),
+        judges_digest(),
+        *(c.name for c in cases),
+    ]
+    place = default_folder() / "verified" / f"{hashlib.sha256(' '.join(facts).encode()).hexdigest()}.json"
+    result = Verification(
+        workload.label,
+        candidate.name,
+        arch,
+        AGAINST,
+        Gate(0, 0, 0, None),
+        tuple(sorted({case.seed for case in cases})),
+        0.0,
+        on=ON_EMULATOR,
+    )
+    try:
+        stored = json.loads(place.read_text(encoding="utf-8"))
+        return replace(result, gate=Gate(int(stored["cases"]), int(stored["values"]), 0, None), cached=True)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # not there, or not whole: run it
+    start = time.perf_counter()
+    for case in cases:
+        result = _run_case(dispatch, subject, workload, candidate, arch, case, result, failures)
+        if result.problem:
+            break
+    result = replace(result, seconds=time.perf_counter() - start)
+    if result.passed:
+        _remember(place, {"cases": result.gate.cases, "values": result.gate.values})
+    return result
+
+
+def _run_case(
+    dispatch: Dispatch,
+    subject: Subject,
+    workload: Workload,
+    candidate: Candidate,
+    arch: str,
+    case: Case,
+    result: Verification,
+    failures: Path,
+) -> Verification:
+    import torch
+
+    tensors = subject.tensors(workload, case, torch.device("cpu"))
+    bits: dict[str, Bits] = {
+        name: tensor.contiguous().view(torch.int16).numpy().view("uint16") for name, tensor in tensors.items()
+    }
+    expected = subject.expected(workload, case, bits)
+    signature = dispatch.signature(workload, case.kind)
+    program = candidate_program(dispatch.table.root, candidate, arch, case.kind, signature, bits)
+    wanted = program.expect(expected)
+    checked = check(program.launches, wanted, Schedule())
+    wrong = sum(problem.count for problem in checked.problems if isinstance(problem, EmulatedMismatch))
+    gate = result.gate + Gate(1, sum(array.size for array in wanted.values()), wrong, None)
+    if not checked.problems:
+        return replace(result, gate=gate)
+    problem = f"{checked.problems[0]} Case {case.name}, {checked.schedule}."
+    failure = Failure(workload.label, candidate.name, arch, ON_EMULATOR, problem, case)
+    return replace(result, gate=gate, problem=problem, artefact=leave(failures, failure, tensors))
+
+
+@cache
+def judges_digest() -> str:
+    """Digest of the emulator's and the oracle's own text."""
+    root = Path(__file__).resolve().parents[1]
+    sha = hashlib.sha256()
+    for folder in JUDGES:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in (".py", ".h", ".cpp"):
+                sha.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return sha.hexdigest()
+
+
+def _remember(place: Path, facts: Mapping[str, Any]) -> None:
+    """Write whole or not at all; a cache that can't be written is no failure."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        temporary = place.with_suffix(f".{time.monotonic_ns()}.tmp")
+        temporary.write_text(json.dumps(facts), encoding="utf-8")
+        temporary.replace(place)
+    except OSError:
+        return

@@ -1,0 +1,55 @@
+"""What the dispatch table takes from the ledger: one record for each candidate and device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..ledger import RecordFile, Verdict, newest, staleness
+from ..ledger.stale import Sources
+from .sources import GeneratedWorkload
+
+
+@dataclass(frozen=True)
+class TableRecord:
+    """A record as dispatch sees it."""
+
+    file: RecordFile
+    verdict: Verdict
+    gain: float | None
+
+
+def current_sources(workloads: Iterable[GeneratedWorkload]) -> dict[tuple[str, str, str, str], str]:
+    """Digest of each source that is generated today, by (spec, workload, candidate, architecture)."""
+    return {
+        (entry.spec, entry.workload.label(), generated.candidate.name, source.arch): source.sha256
+        for entry in workloads
+        for generated in entry.candidates
+        for source in generated.sources
+    }
+
+
+def table_records(
+    entry: GeneratedWorkload, files: Sequence[RecordFile], current: Sources
+) -> list[TableRecord]:
+    """Give the records of a workload that its dispatch goes by (`ledger.newest`), by file name.
+
+    A time is a time against a control: where the control isn't the same any more, its source changed or
+    another candidate in its place, the verdict is *invalid* for dispatch, and only exactness counts.
+    """
+    mine = [
+        file
+        for file in files
+        if (file.record.family, file.record.spec, file.record.workload)
+        == (entry.family.name, entry.spec, entry.workload.label())
+    ]
+    return [_table_record(entry, file, current) for file in newest(mine, current)]
+
+
+def _table_record(entry: GeneratedWorkload, file: RecordFile, current: Sources) -> TableRecord:
+    record = file.record
+    names = [generated.candidate.name for generated in entry.candidates]
+    replaced = record.timing is not None and record.exactness.exact and record.control in names[1:]
+    if replaced or staleness(record, current).control:
+        return TableRecord(file, "invalid", None)
+    return TableRecord(file, record.verdict, record.gain)

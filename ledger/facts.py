@@ -1,0 +1,148 @@
+"""What a run finds out about one candidate: the parts of a record that are observed, none of them judged."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from ..specs import Model
+from ..specs.base import Count
+from ..specs.errors import shown
+
+_DEVICE_ARCH = re.compile(r"sm_[1-9]\d{1,2}")
+
+
+def _device_arch(arch: str) -> str:
+    if _DEVICE_ARCH.fullmatch(arch) is None:
+        raise ValueError(
+            f"found {shown(arch)}; a device is written like sm_70 or sm_90, without a letter: "
+            "sm_90a names a variant of code, not other hardware."
+        )
+    return arch
+
+
+DeviceArch = Annotated[str, AfterValidator(_device_arch)]
+Text = Annotated[str, Field(min_length=1)]
+Total = Annotated[int, Field(strict=True, ge=0)]
+"""A number that may be larger than anything a kernel indexes, such as all values of many inputs."""
+Milliseconds = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Scope = Literal["kernel", "boundary", "chain", "end_to_end"]
+
+
+class Device(Model):
+    """What a measurement is valid for: the same architecture, SM count and name."""
+
+    arch: DeviceArch
+    """The device's own architecture, which need not be one that kernels are generated for."""
+    sm_count: Count
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class Toolkit(Model):
+    """Versions of what built and ran the candidate."""
+
+    kernwright: Text
+    python: Text
+    torch: Text
+    cupy: Text
+    nvrtc: Text
+    driver: Text
+
+
+class Exactness(Model):
+    """The comparison of everything a candidate stores, bit for bit."""
+
+    cases: Total
+    """Inputs that were compared; 0 if exactness wasn't checked."""
+    values: Total | None
+    """Stored values that were compared; None where a record of version 1 didn't say."""
+    mismatches: Total
+    """Stored values that differed in bits."""
+    against: Text
+    """What was compared with: "control replicated", "torch reference"."""
+    first: Text | None = None
+    """The first mismatch with both values, in words; None if there is none."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether at least one case was compared and no value differed."""
+        return self.cases > 0 and self.mismatches == 0
+
+    @model_validator(mode="after")
+    def _possible(self) -> Exactness:
+        if self.values is not None and self.mismatches > self.values:
+            raise ValueError(
+                f"found {self.mismatches} mismatches in {self.values} values; at most all values differ."
+            )
+        if self.values == 0 and self.cases:
+            raise ValueError(
+                f"found {self.cases} cases without a value; a case compares at least one stored value."
+            )
+        return self
+
+
+class Group(Model):
+    """One group of alternating samples, A B B A: control, candidate, candidate, control."""
+
+    control: tuple[Milliseconds, ...]
+    """Milliseconds a replay of the control, in the order taken."""
+    candidate: tuple[Milliseconds, ...]
+    """Milliseconds a replay of the candidate, in the order taken."""
+    problem: Text | None = None
+    """Why the group is invalid (a foreign process, throttling, clocks, ECC errors); None if it is valid."""
+
+    @model_validator(mode="after")
+    def _paired(self) -> Group:
+        if self.problem is None and not len(self.control) == len(self.candidate) >= 2:
+            raise ValueError(
+                f"found {len(self.control)} samples of the control and {len(self.candidate)} of the "
+                "candidate; a valid group has equally many of both, at least two."
+            )
+        return self
+
+
+class Timing(Model):
+    """All samples of one run, of one scope; numbers of different scopes are never compared."""
+
+    scope: Scope
+    calls: Count
+    """Calls of the op, or launches of the kernel, in one replay."""
+    replays: Count
+    """Replays that one sample is the mean of."""
+    groups: tuple[Group, ...]
+    bytes: Total | None = None
+    """Bytes that one replay must move at least, by the workload's model."""
+    flops: Total | None = None
+    """Floating-point operations that one replay must do, by the workload's model."""
+    floor_ms: Milliseconds | None = None
+    """Milliseconds that moving `bytes` took in the same run: no replay can be faster."""
+    peers: dict[Text, tuple[Milliseconds, ...]] = Field(default_factory=dict)
+    """Milliseconds a replay of what else was timed in the same run and scope, by its name."""
+
+    @property
+    def valid(self) -> tuple[Group, ...]:
+        """The groups that count, in the order taken."""
+        return tuple(group for group in self.groups if group.problem is None)
+
+
+class Rule(Model):
+    """How samples become a verdict; a record states the rule that it was judged by."""
+
+    threshold: Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)] = 0.01
+    """Gain, as a fraction, that the whole interval must exceed (or fall below its negative)."""
+    confidence: Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)] = 0.95
+    """Least probability with which the interval holds the true median."""
+    min_groups: Count = 7
+    """Valid groups without which there is no verdict."""
+
+    @model_validator(mode="after")
+    def _attainable(self) -> Rule:
+        # The widest interval, from the smallest to the largest of n ratios, misses the median with 2^(1-n).
+        if 1 - 2.0 ** (1 - self.min_groups) < self.confidence:
+            raise ValueError(
+                f"found min_groups {self.min_groups} with confidence {self.confidence}; so few groups reach "
+                f"{1 - 2.0 ** (1 - self.min_groups):.4g} at most. Ask for more groups or less confidence."
+            )
+        return self

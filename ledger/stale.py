@@ -1,0 +1,116 @@
+"""Which record of a candidate counts today, and what has to be measured again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import get_args
+
+from ..specs import Arch
+from .reader import RecordFile
+from .record import Record
+
+Sources = Mapping[tuple[str, str, str, str], str]
+"""Digest of today's source by (spec, workload, candidate, architecture that it is generated for)."""
+
+_ARCH = re.compile(r"sm_(\d+)(\d)(a?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """How a record stands to the sources of today."""
+
+    source: bool
+    """The candidate's source has changed since."""
+    control: bool
+    """The control's source has changed since the candidate was timed against it."""
+
+    def __bool__(self) -> bool:
+        """Whether the candidate has to be measured again."""
+        return self.source or self.control
+
+
+def newest(files: Iterable[RecordFile], current: Sources) -> list[RecordFile]:
+    """Give the record that dispatch goes by, for each (spec, workload, candidate, device), by file name.
+
+    Among the records of today's source, measured against today's control: the newest that decided, which is
+    one that was timed or found inexact; else the newest that was only verified; else the newest invalid one,
+    because a contended run unsays nothing. Where there is none, the same among the records of today's
+    source, and then among all: such a record is stale, and visible as such.
+    """
+    cells: dict[tuple[object, ...], list[RecordFile]] = {}
+    for file in files:
+        record = file.record
+        cells.setdefault((record.spec, record.workload, record.candidate, record.device), []).append(file)
+    chosen = [max(cell, key=lambda file: _rank(file, current)) for cell in cells.values()]
+    return sorted(chosen, key=lambda file: file.name)
+
+
+def stale(files: Iterable[RecordFile], current: Sources) -> list[RecordFile]:
+    """Give the records to measure again: those that dispatch goes by, of candidates that have changed.
+
+    A candidate that is generated no more can't be measured, and isn't listed.
+    """
+    return [
+        file
+        for file in newest(files, current)
+        if source_of(file.record, file.record.candidate, current) and staleness(file.record, current)
+    ]
+
+
+def staleness(record: Record, current: Sources) -> Staleness:
+    """Compare a record with the sources of today.
+
+    A control that isn't generated (a callable, a team's own file) can't be compared, and counts as unchanged;
+    an inexact candidate is out whatever it was timed against.
+    """
+    control = source_of(record, record.control, current)
+    compared = record.timing is not None and record.exactness.exact and not record.is_control
+    return Staleness(
+        source=source_of(record, record.candidate, current) != record.source_sha256,
+        control=compared and control is not None and control != record.control_source_sha256,
+    )
+
+
+def source_of(record: Record, candidate: str, current: Sources) -> str | None:
+    """Digest of the source that the record's device would take of `candidate` today; None if there is none."""
+    cell = (record.spec, record.workload, candidate)
+    builds = {arch: current[(*cell, arch)] for arch in get_args(Arch) if (*cell, arch) in current}
+    arch = serving(builds, record.device.arch)
+    return None if arch is None else builds[arch]
+
+
+def serving(archs: Iterable[str], device: str) -> str | None:
+    """The architecture whose build a device takes (design section 1); None if none serves it.
+
+    An exact match wins, its `a` variant first; else the same major version with the highest lower minor one.
+    """
+    wanted = _parts(device)
+    fitting = [
+        (minor, variant, arch)
+        for arch in archs
+        for major, minor, variant in [_parts(arch)]
+        if major == wanted[0] and (minor == wanted[1] or (minor < wanted[1] and not variant))
+    ]
+    return max(fitting)[2] if fitting else None
+
+
+def _parts(arch: str) -> tuple[int, int, bool]:
+    match = _ARCH.fullmatch(arch)
+    if match is None:
+        raise ValueError(f"the architecture is {arch!r}; it is written like sm_70 or sm_90a: correct it")
+    return int(match[1]), int(match[2]), bool(match[3])
+
+
+def _rank(file: RecordFile, current: Sources) -> tuple[bool, bool, int, str, str]:
+    record = file.record
+    found = staleness(record, current)
+    return not found.source, not found.control, _weight(record), record.measured_at, file.name
+
+
+def _weight(record: Record) -> int:
+    """2 for a record that decided, 1 for one that was only verified, 0 for an invalid one."""
+    if record.verdict == "invalid":
+        return 0
+    return 1 if record.timing is None and record.verdict != "rejected" and not record.is_control else 2

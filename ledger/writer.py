@@ -1,0 +1,63 @@
+"""Writing the ledger: whole files only, and never over another."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from .check import check
+from .names import record_name
+from .reader import RecordFile
+from .record import Record
+
+
+class LedgerRefused(Exception):
+    """The ledger doesn't take the record: it is append-only, and takes no record that contradicts itself."""
+
+
+def write_record(folder: Path, record: Record) -> Path:
+    """Add a record to the ledger in `folder` and give its path; `names.record_name` says which.
+
+    The text is written beside its place, synced, and linked there, which fails where a file already is. So
+    a crash leaves no half record, and of two writers one is refused.
+
+    Raises:
+        LedgerRefused: the record is there already, its verdict isn't what its samples say, or the folder
+            can't be written.
+    """
+    name = record_name(record)
+    problems = check([RecordFile(name, record)])
+    if problems:
+        raise LedgerRefused("\n".join(str(problem) for problem in problems))
+    path = folder / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _place(path, json.dumps(record.model_dump(mode="json"), indent=1) + "\n")
+    except OSError as error:
+        if path.exists():
+            message = "is there already; the ledger is append-only: measure again, which makes a new file."
+            raise LedgerRefused(f"{path} {message}") from None
+        raise LedgerRefused(f"can't write {path}: {error.strerror}.") from error
+    return path
+
+
+def _place(path: Path, text: str) -> None:
+    # The suffix keeps what a crash may leave out of sight: readers look for *.json.
+    handle, name = tempfile.mkstemp(suffix=".tmp", prefix=".record-", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.chmod(0o644)
+        os.link(temporary, path)
+    finally:
+        temporary.unlink()
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,174 @@
+"""What the commands load and how long they take to start; the three ways to start them."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import kernwright
+import pytest
+
+HEAVY = ("torch", "cupy", "cupy_backends", "numpy", "distributed")
+LOADED = f"""
+import sys
+import kernwright.cli
+try:
+    kernwright.cli.main()
+except SystemExit as exited:
+    status = exited.code
+loaded = [name for name in {HEAVY!r} if name in sys.modules]
+print(status or 0, *loaded, file=sys.stderr)
+"""
+
+TORCH_SECONDS = """
+import time, torch
+start = time.perf_counter()
+import kernwright.generated.dispatch
+print(time.perf_counter() - start)
+"""
+
+IMPORT_MS = 150
+"""What importing the dispatch module may add to `import torch`; asserted with slack for a busy machine."""
+
+
+def python(code: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def built(run: Any, library: Path) -> Path:
+    """The shipped specs, built; compiled here only if no other test of this run has."""
+    assert run("build", cwd=library).status == 0
+    return library
+
+
+def test_a_build_with_nothing_to_do_is_quick_and_loads_neither_torch_nor_cupy(built: Path) -> None:
+    start = time.perf_counter()
+    ran = python(LOADED, "build", cwd=built)
+    seconds = time.perf_counter() - start
+    assert ran.stderr.strip() == "0"
+    assert ran.stdout.count(" True ") == 240
+    assert seconds < 2 * 1.5
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["compile", "--help"],
+        ["validate"],
+        ["generate"],
+        ["generate", "--check"],
+        ["explain", "sm90-hc2"],
+        ["schema", "hyper_connection"],
+        ["cache"],
+    ],
+    ids=" ".join,
+)
+def test_commands_that_compile_nothing_load_nothing_heavy(
+    run: Any, small: Path, arguments: list[str]
+) -> None:
+    run("generate", cwd=small)
+    ran = python(LOADED, *arguments, cwd=small)
+    assert ran.stderr.strip() == "0"
+    assert ran.stdout
+
+
+def test_the_dispatch_module_loads_nothing_heavy() -> None:
+    names = (
+        *HEAVY,
+        "jinja2",
+        "pydantic",
+        "typer",
+        "rich",
+        "tomlkit",
+        "kernwright.specs",
+        "kernwright.generator",
+    )
+    code = f"import sys, kernwright.generated.dispatch; print([n for n in {names!r} if n in sys.modules])"
+    assert python(code).stdout.strip() == "[]"
+
+
+def test_the_dispatch_module_adds_little_to_importing_torch() -> None:
+    seconds = statistics.median(float(python(TORCH_SECONDS).stdout) for _ in range(5))
+    assert seconds * 1e3 < 2 * IMPORT_MS
+
+
+def test_help_is_quick_to_come() -> None:
+    start = time.perf_counter()
+    assert "validate" in python(LOADED, "--help").stdout
+    assert time.perf_counter() - start < 1.5
+
+
+CHECKOUT = Path(kernwright.__file__).parent
+BINARY = Path(sys.executable).parent / "kernwright"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[sys.executable, "-m", "kernwright"], [sys.executable, str(CHECKOUT / "cli.py")], [str(BINARY)]],
+    ids=["module", "file", "script"],
+)
+def test_three_ways_to_start_are_one(small: Path, command: list[str]) -> None:
+    if command == [str(BINARY)] and not BINARY.exists():
+        pytest.skip("the package isn't installed here")
+
+    def ran(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *arguments], cwd=small, capture_output=True, text=True, check=False)
+
+    listed = ran("--help").stdout
+    for name in ("init", "validate", "schema", "generate", "compile", "build", "explain", "doctor", "cache"):
+        assert f" {name} " in listed
+    assert ran("validate", "--json").returncode == 0
+    bad = ran("compile", "--arch", "sm_91")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr.startswith('no spec file asks for architecture "sm_91"')
+
+
+@pytest.mark.parametrize(
+    "arguments", [["frobnicate"], ["generate", "--frob"], ["compile", "--jobs", "0"], ["explain"]]
+)
+def test_wrong_usage_exits_2(run: Any, arguments: list[str]) -> None:
+    found = run(*arguments)
+    assert (found.status, found.out) == (2, "")
+    assert "Usage: " in found.err
+
+
+def test_a_bug_of_ours_keeps_its_traceback(small: Path) -> None:
+    code = (
+        "import kernwright.cli, kernwright.generator.generate as g\n"
+        "def bug(*_): raise KeyError('a bug')\n"
+        "g.read_records = bug\n"
+        "kernwright.cli.main()\n"
+    )
+    ran = python(code, "generate", cwd=small)
+    assert ran.returncode == 1
+    assert "KeyError: 'a bug'" in ran.stderr
+
+
+def test_an_interrupt_ends_a_build_without_leftovers(small: Path, tmp_path: Path) -> None:
+    code = (
+        "import os, signal, kernwright.cli, kernwright.compiler.compile as c\n"
+        "real = c._compile\n"
+        "def interrupted(job): os.kill(os.getpid(), signal.SIGINT); return real(job)\n"
+        "c._compile = interrupted\n"
+        "kernwright.cli.main()\n"
+    )
+    environment = os.environ | {"KERNWRIGHT_CACHE_DIR": str(tmp_path / "cache")}
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "build"],
+        cwd=small,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode != 0
+    assert "Traceback" not in ran.stderr
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.suffix in (".entry", ".tmp")]

@@ -1,0 +1,103 @@
+"""Every replicated candidate on the emulator against the array oracle, bit for bit."""
+
+from __future__ import annotations
+
+import pytest
+from kernwright.emulator import Schedule, check, fuzz, run, run_candidate
+from kernwright.evidence.golden import Case, read_golden
+from kernwright.evidence.oracle import INPUT_KINDS, digest
+from kernwright.generated.dispatch import TABLE
+
+KINDS = ("boundary", "first", "combine", "final")
+CANDIDATES = [(workload.label, c.name) for workload in TABLE.workloads for c in workload.candidates]
+REAL = ("fp16-hc4-h2560-n1-r320-tp1", "bf16-hc4-h2560-n1-r320-tp1")
+ODD = [
+    (f"{dtype}-{label}", name)
+    for dtype in ("fp16", "bf16")
+    for label, names in (
+        ("hc3-h96-n1-r20-tp1", ("replicated", "striding")),
+        ("hc5-h192-n1-r72-tp1", ("replicated", "passes", "teams")),
+    )
+    for name in names
+] + [("fp16-hc2-h40-n1-r7-tp1", "replicated")]
+
+
+@pytest.mark.parametrize(("label", "name"), CANDIDATES)
+def test_a_candidate_of_the_library_equals_the_oracle(library, label, name):
+    stored = set()
+    for kind in KINDS:
+        program, expected = library.program(label, name, kind)
+        stored |= {buffer.name for buffer in expected}
+        checked = check(program.launches, expected)
+        assert checked.problems == (), kind
+        assert set(checked.arrays) == set(expected), "a stored value that nobody compares"
+    assert stored == {"x", "y", "lora", "block_input", "injection_out"}
+
+
+@pytest.mark.parametrize(("label", "name"), CANDIDATES)
+def test_what_holds_for_one_architecture_holds_for_all(library, label, name):
+    """The texts differ in comments only: they are one object."""
+    archs = library.candidate(label, name).builds
+    assert len(archs) == 4
+    programs = [library.program(label, name, "boundary", arch=arch)[0] for arch in archs]
+    assert len({program.launches[0].kernel.path for program in programs}) == 1
+    assert len({program.launches[0].kernel.name for program in programs}) == 4
+
+
+@pytest.mark.parametrize("label", REAL)
+@pytest.mark.parametrize(("inputs", "seed"), [("large", 4), ("subnormal", 1)] + [("nonfinite", s) for s in range(4)])
+def test_hard_inputs_of_the_real_shape(library, label, inputs, seed):
+    program, expected = library.program(label, "wide_rows", "boundary", inputs, seed)
+    assert fuzz(program.launches, expected, 1).problems == ()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("label", "name"), CANDIDATES)
+@pytest.mark.parametrize("inputs", INPUT_KINDS)
+def test_every_candidate_on_every_input_under_several_schedules(library, label, name, inputs):
+    for kind in KINDS:
+        program, expected = library.program(label, name, kind, inputs, seed=6)
+        assert fuzz(program.launches, expected, 4).problems == (), kind
+
+
+@pytest.mark.parametrize(("label", "name"), ODD)
+def test_odd_trees_and_tilings_equal_the_oracle(odd, label, name):
+    """L < 32, L = 64 and 96, two and three segments, HC3 and HC5, tails, lane passes, staged loads."""
+    for kind in KINDS:
+        program, expected = odd.program(label, name, kind)
+        assert check(program.launches, expected).problems == (), kind
+        assert fuzz(program.launches, expected, 4, first=1).problems == (), kind
+    for inputs in INPUT_KINDS:
+        program, expected = odd.program(label, name, "boundary", inputs, seed=2)
+        assert fuzz(program.launches, expected, 1).problems == (), inputs
+
+
+@pytest.mark.parametrize("label", REAL)
+def test_golden_digests(library, label):
+    """The digests in the ledger, which other machines and processors gave."""
+    shape = library.shape(label)
+    case = Case(shape, "boundary", "large", 4)
+    program, _ = library.program(label, "replicated", "boundary", "large", 4)
+    arrays = run(program.launches).arrays
+    golden = read_golden()[case.name]
+    found = {buffer.name: digest({buffer.name: array}, shape.storage) for buffer, array in arrays.items()}
+    assert len(found) == 5
+    assert {name: golden[name] for name in found} == found
+
+
+def test_run_candidate_tells_outputs_from_intermediates(odd):
+    label, name = ODD[0]
+    given, answer = odd.answer(label, "first", "normal", 3)
+    fields = {**odd.workloads[label].fields, "tokens": 1}
+    signature = odd.dispatch.hyper_connection.request_for(fields, "first").signature
+    candidate, root = odd.candidate(label, name), odd.dispatch.TABLE.root
+    found = run_candidate(root, candidate, "sm_80", "first", signature, given, Schedule(5, "random"))
+    assert found.fault is None
+    assert set(found.outputs) == {"block_input", "injection_out"}
+    assert set(found.intermediates) == {"y", "lora"}
+    for stored, array in {**found.outputs, **found.intermediates}.items():
+        assert (array == answer[stored]).all(), stored
+    with pytest.raises(ValueError, match="up_weight is missing; the op takes it as float16"):
+        run_candidate(root, candidate, "sm_80", "first", signature, {**given, "up_weight": None})
+    with pytest.raises(ValueError, match=r"residual has 10 bytes; float16 of shape \(1, 288\) has 576"):
+        run_candidate(root, candidate, "sm_80", "first", signature, {**given, "residual": given["residual"][0, :5]})

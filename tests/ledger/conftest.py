@@ -1,0 +1,92 @@
+"""Records to test with: made as a bench makes them, with one thing changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernwright.ledger import (
+    Device,
+    Exactness,
+    Group,
+    Record,
+    RecordFile,
+    Timing,
+    Toolkit,
+    make_record,
+    record_name,
+)
+
+H200 = Device(arch="sm_90", sm_count=132, name="NVIDIA H200")
+Make = Callable[..., Record]
+
+
+def timing(ratio: float = 0.9, groups: int | tuple[Group, ...] = 9, **changes: Any) -> Timing:
+    """Groups of a control that takes 2 ms and a candidate that takes `ratio` of it, a little apart."""
+    samples = (
+        groups
+        if isinstance(groups, tuple)
+        else tuple(
+            Group(control=(2.0, 2.002), candidate=(2 * ratio, 2 * ratio + 0.0001 * number))
+            for number in range(groups)
+        )
+    )
+    return Timing(**({"scope": "chain", "calls": 96, "replays": 20, "groups": samples} | changes))
+
+
+def record(**changes: Any) -> Record:
+    facts: dict[str, Any] = {
+        "measured_at": "2026-03-01T12:00:00Z",
+        "family": "hyper_connection",
+        "spec": "qwen38_flash_tp1",
+        "workload": "fp16-hc4-h2560-n1-r320-tp1",
+        "candidate": "wide_rows",
+        "control": "replicated",
+        "device": H200,
+        "toolkit": Toolkit(
+            kernwright="0.1", python="3.11", torch="2.13", cupy="14", nvrtc="12.9", driver="570"
+        ),
+        "source_sha256": "ab" * 32,
+        "control_source_sha256": "cd" * 32,
+        "cubin_sha256": "ef" * 32,
+        "identity": "01" * 32,
+        "exactness": Exactness(cases=16, values=400_000, mismatches=0, against="control replicated"),
+        "timing": timing(),
+    }
+    return make_record(**(facts | changes))
+
+
+def file(**changes: Any) -> RecordFile:
+    made = record(**changes)
+    return RecordFile(record_name(made), made)
+
+
+@pytest.fixture(name="record")
+def _record() -> Make:
+    return record
+
+
+@pytest.fixture(name="file")
+def _file() -> Callable[..., RecordFile]:
+    return file
+
+
+@pytest.fixture(name="timing")
+def _timing() -> Callable[..., Timing]:
+    return timing
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write a record's JSON with top-level keys replaced, as an edit by hand would."""
+
+    def written(name: str = "a.json", **changes: Any) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record().model_dump(mode="json") | changes), encoding="utf-8")
+        return path
+
+    return written

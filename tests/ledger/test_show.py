@@ -1,0 +1,76 @@
+"""What `kernwright ledger` prints: every record as it states itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kernwright.ledger import Group, columns, rows, stale_rows_of
+
+
+def test_a_timed_record(file: Any, timing: Any) -> None:
+    shown = file(timing=timing(floor_ms=1.0))
+    (row,) = rows([shown])
+    assert tuple(row) == columns()
+    assert row | {"reason": "", "file": ""} == {
+        "spec": "qwen38_flash_tp1",
+        "workload": "fp16-hc4-h2560-n1-r320-tp1",
+        "candidate": "wide_rows",
+        "control": "replicated",
+        "arch": "sm_90",
+        "sm_count": 132,
+        "device": "NVIDIA H200",
+        "measured_at": "2026-03-01T12:00:00Z",
+        "cases": 16,
+        "mismatches": 0,
+        "scope": "chain",
+        "control_ms": 2.001,
+        "candidate_ms": 1.8002,
+        "of_floor": 1.8,
+        "groups": "9 of 9",
+        "gain_percent": 10.03,
+        "interval_percent": "10.03 to 10.04",
+        "verdict": "admitted",
+        "reason": "",
+        "file": "",
+    }
+    assert (row["reason"], row["file"]) == (shown.record.reason, shown.name)
+    assert json.loads(json.dumps(row)) == row
+
+
+def test_only_valid_groups_are_averaged(file: Any, timing: Any) -> None:
+    bad = Group(control=(9.0, 9.0), candidate=(9.0, 9.0), problem="throttled")
+    (row,) = rows([file(timing=timing(groups=(bad,) * 3))])
+    assert (row["groups"], row["control_ms"], row["candidate_ms"]) == ("0 of 3", None, None)
+    (row,) = rows([file(timing=timing(groups=(*timing().groups, *(bad,) * 9)))])
+    assert (row["groups"], row["control_ms"]) == ("9 of 18", 2.001)
+
+
+def test_a_verified_record_has_no_times(file: Any) -> None:
+    (row,) = rows([file(timing=None)])
+    assert [row[key] for key in ("scope", "control_ms", "of_floor", "groups", "gain_percent")] == [None] * 5
+    assert row["verdict"] == "no_difference"
+
+
+def test_an_inconsistent_record_is_shown_as_it_states_itself(file: Any) -> None:
+    from kernwright.ledger import RecordFile
+
+    forged = RecordFile("a.json", file().record.model_copy(update={"verdict": "rejected"}))
+    assert rows([forged])[0]["verdict"] == "rejected"
+
+
+def test_stale_rows_say_what_to_measure_again(file: Any) -> None:
+    (row,) = stale_rows_of([file()])
+    assert row == {
+        "spec": "qwen38_flash_tp1",
+        "workload": "fp16-hc4-h2560-n1-r320-tp1",
+        "candidate": "wide_rows",
+        "control": "replicated",
+        "arch": "sm_90",
+        "sm_count": 132,
+        "device": "NVIDIA H200",
+        "measured_at": "2026-03-01T12:00:00Z",
+        "verdict": "admitted",
+        "source": "abababababab",
+        "file": file().name,
+    }
