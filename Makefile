@@ -16,6 +16,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 # Build the shipped library, show what dispatches where and why, run one boundary on the CPU.
 demo: install
 	$(BIN)/kernwright build
+	$(BIN)/kernwright verify qwen38_flash_tp1 --candidate replicated --case boundary:normal:1
 	$(BIN)/kernwright explain sm70-fp16-hc4-h2560-n1
 	$(BIN)/kernwright explain sm90-fp16-hc4-h2560-n1
 	$(BIN)/python examples/boundary.py
@@ -63,7 +64,9 @@ gpu:
 	  $(PYTHON) -m pip install --quiet --no-index --no-deps --no-compile --target $(GPU_SITE) wheels/*.whl; fi
 	export PYTHONPATH="$(CURDIR)/$(GPU_SITE)" KERNWRIGHT_BUNDLE="$(CURDIR)/artifacts" PYTHONUNBUFFERED=1 && \
 	KERNWRIGHT_FIGURES=$(OUT)/proof.json $(PYTHON) -m pytest -m gpu -p no:cacheprovider $$(find tests -name '*_gpu.py') && \
-	$(PYTHON) benchmarks/hyper_connection.py $(OUT)/hyper_connection.json
+	$(PYTHON) benchmarks/distance.py $(OUT)/distance.json && \
+	$(PYTHON) -m kernwright bench && \
+	tar -czf $(OUT)/records.tgz -C ledger records
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

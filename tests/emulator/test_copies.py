@@ -1,0 +1,67 @@
+"""cp.async, bulk copies and mbarriers: right under every schedule, and their classic mistakes found."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernwright.emulator import Buffer, Deadlock, Launch, Misaligned, find_races, fuzz, run
+
+TILES = 5
+INPUT = np.random.default_rng(0).integers(-50, 50, 64 * TILES).astype(np.float32)  # sums are exact
+
+
+def staged(kernel):
+    output = Buffer.output("output", (16,), "float32")
+    tiles = INPUT.reshape(TILES, 64)
+    expected = np.array(
+        [sum(tiles[:, (4 * thread + i + 7) % 64].sum() for i in range(4)) for thread in range(16)], np.float32
+    )
+    args = (Buffer.input("input", INPUT), output, np.int32(TILES))
+    return [Launch(kernel, "staged_sum", (1, 1, 1), (16, 1, 1), args)], {output: expected}
+
+
+def bulk(kernel):
+    output = Buffer.output("output", (32,), "float32")
+    args = (Buffer.input("input", INPUT), output, np.int32(TILES))
+    expected = INPUT.reshape(TILES * 2, 32).sum(0, dtype=np.float32)
+    return [Launch(kernel, "bulk_sum", (1, 1, 1), (64, 1, 1), args)], {output: expected}
+
+
+@pytest.mark.parametrize("make", [staged, bulk])
+def test_copies_arrive(kernel, make):
+    launches, expected = make(kernel("copies.cu"))
+    assert fuzz(launches, expected, 60).problems == ()
+    assert find_races(launches) == ()
+
+
+MISTAKES = {
+    "no wait": (staged, ("emulated::cp_async_wait_group(1);", "")),
+    "one group too many left": (staged, ("emulated::cp_async_wait_group(1);", "emulated::cp_async_wait_group(2);")),
+    "no barrier behind the wait": (staged, ("emulated::cp_async_wait_group(1);\n    __syncthreads();", "emulated::cp_async_wait_group(1);")),
+    "no barrier before the next copy": (staged, ("__syncthreads();  // the stage is filled again", "")),
+    "no wait for full": (bulk, ("    while (!emulated::mbarrier_try_wait_parity(&full[s], tile / 2 % 2)) {  // arrived\n    }\n", "")),
+    "wrong parity of full": (bulk, ("(&full[s], tile / 2 % 2)", "(&full[s], tile / 2 % 2 ^ 1)")),
+    "no wait for empty": (bulk, ("if (tile >= 2) emulated::mbarrier_wait_parity(&empty[s], (tile / 2 - 1) % 2);  // free again", "")),
+    "too few arrivals": (bulk, ("emulated::mbarrier_initialise(&empty[s], 32);", "emulated::mbarrier_initialise(&empty[s], 33);")),
+    "too many arrivals": (bulk, ("emulated::mbarrier_initialise(&empty[s], 32);", "emulated::mbarrier_initialise(&empty[s], 31);")),
+    "too few bytes": (bulk, ("emulated::mbarrier_arrive_expect_tx(&full[s], TILE * sizeof(float));", "emulated::mbarrier_arrive_expect_tx(&full[s], TILE * sizeof(float) + 16);")),
+    "no __syncwarp": (bulk, ("__syncwarp();", "")),
+    "no wait for the store": (bulk, ("emulated::cp_async_bulk_wait_group(0);  // before the CTA ends", "")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_found(kernel, mistake):
+    make, edit = MISTAKES[mistake]
+    launches, expected = make(kernel("copies.cu", edit))
+    fuzzed = fuzz(launches, expected, 40)
+    assert fuzzed.problems or find_races(launches)
+    if mistake == "too few arrivals":
+        assert isinstance(fuzzed.problems[0], Deadlock)
+
+
+def test_a_bulk_copy_wants_16_byte_addresses(kernel):
+    launches, _ = bulk(kernel("copies.cu", ("input + tile * TILE, TILE", "input + tile * TILE + 1, TILE")))
+    fault = run(launches).fault
+    assert isinstance(fault, Misaligned)
+    assert "cp.async.bulk needs addresses that are multiples of 16; input + 4 bytes of rank 0 isn't" in str(fault)

@@ -1,0 +1,144 @@
+"""The bench on a real GPU, against planted candidates: slow, wrong, doing nothing, and the control once more."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from kernwright.evidence.bench import Options, bench
+from kernwright.evidence.families.hyper_connection import SUBJECT
+from kernwright.evidence.graphs import capture
+from kernwright.evidence.health import monitor
+from kernwright.evidence.timing import Pace, paired
+from kernwright.generated.dispatch import TABLE
+from kernwright.ledger import Exactness, RecordFile, Rule, Timing, check, judge, record_name
+from kernwright.runtime import Build, bind
+from kernwright.runtime.device import current, serves
+from kernwright.runtime.reference.hyper_connection import Op
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
+
+UP_MIX = "  using namespace up_mix;\n"
+PLANTED = {
+    "slow": (UP_MIX, UP_MIX + "  __nanosleep(3000);\n"),
+    "wrong": ("sigmoid(rounded(total))", "sigmoid(total)"),
+    "nothing": (UP_MIX, UP_MIX + "  if (LOW_RANK > 0) return;\n"),
+    "twin": ("// ---- workload ----", "// ---- the workload ----"),
+}
+EXACT = Exactness(cases=1, values=1, mismatches=0, against="itself", first=None)
+
+
+@pytest.fixture(scope="module")
+def device():
+    import torch
+
+    return torch.device("cuda", 0)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory, device):
+    """A dispatch of the FP16 workload whose other candidates are mutants of its control's text."""
+    root = tmp_path_factory.mktemp("planted")
+    work = next(entry for entry in TABLE.workloads if entry.label.startswith("fp16-hc4-h2560"))
+    control = work.control
+    arch = serves(control.builds, current(device).arch)
+    text = (TABLE.root / control.builds[arch].source).read_text()
+    candidates = []
+    for name, (old, new) in {"control": ("", ""), **PLANTED}.items():
+        assert text.count(old) >= 1
+        mutant = text.replace(old, new) if old else text
+        (root / f"{name}.cu").write_text(mutant)
+        build = Build(f"{name}.cu", hashlib.sha256(mutant.encode()).hexdigest())
+        candidates.append(replace(control, name=name, builds={arch: build}))
+    dispatch = bind(replace(TABLE, root=root, workloads=(replace(work, candidates=tuple(candidates)),)))
+    Op(dispatch)
+    return dispatch
+
+
+def identities(dispatch):
+    work = dispatch.table.workloads[0]
+    return {(entry.name, arch): "0" * 64 for entry in work.candidates for arch in entry.builds}
+
+
+def test_planted_candidates(planted, device, tmp_path):
+    work = planted.table.workloads[0]
+    options = Options(pace=Pace(groups=7, replays=10, most=14), peers=(), failures=tmp_path)
+    with monitor(device) as watch:
+        result = bench(planted, SUBJECT, work, identities(planted), device, watch, (), options)
+    records = {record.candidate: record for record in result.records}
+    assert {name: record.verdict for name, record in records.items()} == {
+        "control": "no_difference",
+        "slow": "rejected",
+        "wrong": "rejected",
+        "nothing": "rejected",
+        "twin": "no_difference",
+    }
+    assert records["slow"].exactness.exact
+    assert records["slow"].gain < -0.05
+    for name in ("wrong", "nothing"):  # refused before they were timed
+        assert records[name].timing is None
+        assert records[name].exactness.mismatches > 0
+    assert "block_input" in records["wrong"].reason
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{work.label}-nothing-{current(device).arch}-1",
+        f"{work.label}-wrong-{current(device).arch}-1",
+    ]
+    assert check([RecordFile(record_name(record), record) for record in result.records]) == []
+
+
+def test_twenty_times_the_same(planted, device, figures):
+    """The control against its twin never shows a difference."""
+    work = planted.table.workloads[0]
+    here = current(device)
+    arch = next(iter(work.control.builds))
+    chain = SUBJECT.chain(work, device, 500)
+    graphs = []
+    for name in ("control", "twin"):
+        plan = planted.plan_for(work.label, name, arch, "boundary", here)
+        graphs.append(capture(lambda plan=plan: chain.run(plan)))
+    verdicts, gains = [], []
+    with monitor(device) as watch:
+        for _ in range(20):
+            groups = paired(*graphs, watch, Pace(groups=11, replays=10, most=22))
+            timing = Timing(scope="chain", calls=chain.calls, replays=10, groups=groups)
+            judged = judge(EXACT, timing, Rule(), is_control=False)
+            verdicts.append(judged.verdict)
+            gains.append(judged.gain)
+    figures["gain of the control over itself, 20 runs"] = gains
+    assert verdicts == ["no_difference"] * 20
+
+
+def test_a_second_process_makes_groups_invalid(planted, device):
+    """NVML sees who else is on the GPU; no verdict comes of such a run."""
+    work = planted.table.workloads[0]
+    here = current(device)
+    arch = next(iter(work.control.builds))
+    chain = SUBJECT.chain(work, device, 500)
+    plan = planted.plan_for(work.label, "control", arch, "boundary", here)
+    graph = capture(lambda: chain.run(plan))
+    load = (
+        "import torch, time\n"
+        "a = torch.randn(8192, 8192, device='cuda')\n"
+        "end = time.time() + 60\n"
+        "print('up', flush=True)\n"
+        "while time.time() < end: a = (a @ a).clamp(-1, 1)\n"
+    )
+    with monitor(device) as watch:
+        assert watch.snapshot().foreign == ()
+        other = subprocess.Popen([sys.executable, "-c", load], stdout=subprocess.PIPE, text=True)
+        try:
+            assert other.stdout.readline() == "up\n"
+            time.sleep(1)
+            groups = paired(graph, graph, watch, Pace(groups=7, replays=10, most=8))
+        finally:
+            other.kill()
+            other.wait()
+    assert all("foreign process" in group.problem for group in groups)
+    timing = Timing(scope="chain", calls=chain.calls, replays=10, groups=groups)
+    judged = judge(EXACT, timing, Rule(), is_control=False)
+    assert judged.verdict == "invalid"
+    assert "foreign process" in judged.reason
