@@ -96,13 +96,14 @@ def bench(
     from kernwright.evidence.commands import BenchRequest, run_bench
 
     request = BenchRequest(workloads, candidate, peer, against, groups, replays, record)
-    for result in run_bench(open_workspace(), request, quiet=json):
-        if json:
-            console.print_json(result.to_json())
-            continue
+    results = run_bench(open_workspace(), request, quiet=json)
+    if json:
+        return console.print_json([result.to_json() for result in results])
+    for result in results:
         console.print_bars(f"{result.workload} on {result.device}, scope {result.scope}", result.bars())
         for line in result.lines():
             console.say(line)
+    return None
 
 
 @ledger_app.command("show")

@@ -18,7 +18,7 @@ from .health import monitor
 from .session import Session, gpu
 from .subject import subject_of
 from .timing import Pace
-from .verify import Verification, Wanted, verify
+from .verify import Verification, Wanted, chosen_builds, verify
 
 FAILURES = Path("failures")
 """Where failed comparisons leave their artefacts, below the current folder."""
@@ -90,9 +90,9 @@ def run_fuzz(
     with console.progress("fuzzing", sum(len(entry.candidates) for entry in chosen), quiet=quiet) as advance:
         for entry in chosen:
             subject = subject_of(session.family(entry))
-            for candidate in [c.name for c in entry.candidates if not candidates or c.name in candidates]:
+            for candidate, _ in chosen_builds(entry, Wanted(candidates), lambda c: [next(iter(c.builds))]):
                 results += fuzz_workload(
-                    session.dispatch, subject, entry, [candidate], seeds, first, sanitize=sanitize
+                    session.dispatch, subject, entry, [candidate.name], seeds, first, sanitize=sanitize
                 )
                 advance()
     return results

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..compiler.compile import compile_source
 from ..runtime.device import Device
+from ..runtime.loader import Function
+from ..runtime.plan import current_stream
 from ..runtime.request import Signature
 
 if TYPE_CHECKING:
@@ -89,36 +91,45 @@ def load(text: str, signature: Signature, device: Device) -> Call:
 
 
 def _kernel(kernel: ExternalKernel, signature: Signature, device: Device) -> Call:
-    import cupy
     import torch
-
-    from ..runtime.plan import current_stream
 
     try:
         source = kernel.path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ExternalUnusable(f"{kernel.path} can't be read: {error}") from error
-    assert device.arch is not None
-    assert device.index is not None
-    artifact = compile_source(source, file_name=kernel.path.name, arch=device.arch)
-    if kernel.symbol not in artifact.kernels:
-        raise ExternalUnusable(
-            f"{kernel.path} has no kernel {kernel.symbol}; it has {', '.join(artifact.kernels)}: name one of them"
-        )
-    module: Any = cupy.cuda.function.Module()
-    with cupy.cuda.Device(device.index):
-        module.load(artifact.data)
-    function = module.get_function(kernel.symbol)
+    function = load_kernel(source, kernel.path.name, kernel.symbol, device)
     outputs = [(buffer.shape, getattr(torch, buffer.dtype)) for buffer in signature.outputs]
 
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         results = [torch.empty(shape, dtype=dtype, device=inputs[0].device) for shape, dtype in outputs]
         pointers = [tensor.data_ptr() for tensor in (*inputs, *results)]
-        stream = current_stream(device.index or 0)
-        function(kernel.grid, kernel.block, pointers, kernel.shared_bytes, stream)
+        assert device.index is not None
+        function(kernel.grid, kernel.block, pointers, kernel.shared_bytes, current_stream(device.index))
         return results
 
     return run
+
+
+def load_kernel(source: str, file_name: str, symbol: str, device: Device) -> Function:
+    """Compile a source for a GPU that is here, and load one of its kernels.
+
+    Raises:
+        ExternalUnusable: there is no such kernel in it.
+        CompileFailed: it has an error.
+    """
+    import cupy
+
+    assert device.arch is not None
+    assert device.index is not None
+    artifact = compile_source(source, file_name=file_name, arch=device.arch)
+    if symbol not in artifact.kernels:
+        raise ExternalUnusable(
+            f"{file_name} has no kernel {symbol}; it has {', '.join(artifact.kernels)}: name one of them"
+        )
+    module: Any = cupy.cuda.function.Module()
+    with cupy.cuda.Device(device.index):
+        module.load(artifact.data)
+    return cast(Function, module.get_function(symbol))
 
 
 def _dim3(text: str) -> tuple[int, int, int]:

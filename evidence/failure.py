@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
 from collections.abc import Mapping
@@ -44,12 +45,21 @@ def leave(folder: Path, failure: Failure, inputs: Mapping[str, torch.Tensor]) ->
     import torch
 
     stem = f"{failure.workload}-{failure.candidate}-{failure.arch}".replace("/", "-")
-    number = 1
-    while (place := folder / f"{stem}-{number}").exists():
-        number += 1
-    place.mkdir(parents=True)
+    place = _new_folder(folder, stem)
     words = {name: tensor.cpu().contiguous().view(torch.int16).numpy() for name, tensor in inputs.items()}
     np.savez(place / "inputs.npz", **words)
     document = {**asdict(failure), "command": failure.command}
     (place / "failure.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return place
+
+
+def _new_folder(folder: Path, stem: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        place = folder / f"{stem}-{number}"
+        try:
+            place.mkdir()
+        except FileExistsError:  # an earlier failure, or one of another process just now
+            continue
+        return place
+    raise AssertionError("numbers don't end")

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..runtime.device import current
+from ..runtime.plan import current_stream
+from .external import load_kernel
+
 if TYPE_CHECKING:
     import torch
 
@@ -29,17 +33,18 @@ CTAS_PER_SM, THREADS = 8, 512
 
 def reader(size: int, device: torch.device) -> Callable[[], None]:
     """A function that reads `size` bytes of a block of its own on torch's current stream, capturable."""
-    import cupy
     import torch
 
     block = torch.randint(-(2**31), 2**31 - 1, (size // 4,), dtype=torch.int32, device=device)
     sink = torch.zeros(1, dtype=torch.int32, device=device)
-    kernel = cupy.RawKernel(SOURCE, "read_all")
-    grid = CTAS_PER_SM * torch.cuda.get_device_properties(device).multi_processor_count
+    here = current(device)
+    function = load_kernel(SOURCE, "read_all.cu", "read_all", here)
+    grid = (CTAS_PER_SM * (here.sm_count or 1), 1, 1)
+    arguments = [block.data_ptr(), size // 16, sink.data_ptr()]
 
     def read() -> None:
-        stream = cupy.cuda.ExternalStream(torch.cuda.current_stream(device).cuda_stream)
-        with stream:
-            kernel((grid,), (THREADS,), (block.data_ptr(), size // 16, sink.data_ptr()))
+        assert here.index is not None
+        function(grid, (THREADS, 1, 1), arguments, 0, current_stream(here.index))
 
+    read.keeps = (block, sink)  # type: ignore[attr-defined]  # the kernel holds their addresses, not them
     return read

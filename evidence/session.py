@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from ..generator import Generation, plan_generation
 from ..generator.build import builds
 from ..runtime.dispatch import Dispatch
+from ..runtime.errors import StaleSource
+from ..runtime.loader import source_text
 from ..runtime.table import Workload
 from ..specs import Family, Workspace, select
 from .explain import load_dispatch
@@ -37,24 +39,30 @@ class Session:
         """Load specs and dispatch module, and hold them against each other.
 
         Raises:
-            Drifted: a source that the dispatch module names isn't what the spec files give.
+            Drifted: a source that the dispatch module names isn't what the spec files give, or not on disk.
             QuestionError: nothing was generated yet.
             SpecError, NotGenerated, ScheduleError: as the generator says.
         """
         generation = plan_generation(workspace)
         dispatch: Dispatch = load_dispatch(workspace).DISPATCH
         wanted = {build.source.sha256 for build in builds(generation)}
-        found = {
-            build.sha256
+        named = [
+            build
             for workload in dispatch.table.workloads
             for candidate in workload.candidates
             for build in candidate.builds.values()
-        }
+        ]
+        found = {build.sha256 for build in named}
         if wanted != found:
             raise Drifted(
                 f"the dispatch module of {workspace.generated} isn't what the spec files ask for "
                 f"({len(wanted - found)} sources are new, {len(found - wanted)} gone); run `kernwright generate`"
             )
+        for build in named:
+            try:
+                source_text(dispatch.table.root, build)
+            except StaleSource as error:
+                raise Drifted(str(error)) from error
         return cls(generation, dispatch)
 
     def workloads(self, texts: Sequence[str]) -> list[Workload]:

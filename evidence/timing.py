@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..ledger import Group
 from .graphs import Graph, replay_ms
 from .health import Snapshot, problem
-from .ranks import slowest
+from .ranks import agreed, slowest
 
 if TYPE_CHECKING:
     import torch
@@ -57,7 +57,7 @@ def paired(
     while valid < pace.groups and len(groups) < pace.most:
         before = watch.snapshot()
         times = [slowest(sample(graph, pace.replays)) for graph in (control, candidate, candidate, control)]
-        fault = problem(before, watch.snapshot())
+        fault = agreed(problem(before, watch.snapshot()))
         valid += fault is None
         groups.append(Group(control=(times[0], times[3]), candidate=(times[1], times[2]), problem=fault))
     return tuple(groups)
@@ -75,7 +75,7 @@ def alone(
     for _ in range(pace.most):
         before = watch.snapshot()
         time = slowest(sample(graph, pace.replays))
-        if problem(before, watch.snapshot()) is None:
+        if agreed(problem(before, watch.snapshot())) is None:
             samples.append(time)
         if len(samples) == pace.groups:
             break
@@ -84,9 +84,9 @@ def alone(
 
 def warm(graph: Graph[Any], replays: int, sample: Callable[[Graph[Any], int], float]) -> None:
     """Replay until the time settles: clocks rise, caches and the instruction cache fill."""
-    last = sample(graph, replays)
+    last = slowest(sample(graph, replays))
     for _ in range(MAX_WARM_UP):
-        now = sample(graph, replays)
+        now = slowest(sample(graph, replays))  # so that all ranks stop at the same replay
         if abs(now - last) < STABLE * last:
             return
         last = now

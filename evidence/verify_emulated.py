@@ -8,6 +8,7 @@ remembered by the digests of the source and of everything that judged it.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 ON_EMULATOR = "emulator"
 AGAINST = "array oracle"
 JUDGES = ("emulator", "evidence/oracle")
-"""Folders of the package whose text decides a verification."""
+"""Folders of the package whose text decides a verification, whatever the family."""
 
 
 def verify_emulated(
@@ -83,8 +84,9 @@ def _remembered(
 ) -> Verification:
     facts = [
         candidate.builds[arch].sha256,
-        repr(dict(candidate.kernels)),
-        judges_digest(),
+        *(repr(dict(said)) for said in (candidate.kernels, candidate.steps, candidate.scratch)),
+        *(repr(dict(said)) for said in (workload.fields, workload.trees)),
+        judges_digest(Path(inspect.getfile(subject.expected)).resolve().parent),
         *(c.name for c in cases),
     ]
     place = default_folder() / "verified" / f"{hashlib.sha256(' '.join(facts).encode()).hexdigest()}.json"
@@ -98,11 +100,8 @@ def _remembered(
         0.0,
         on=ON_EMULATOR,
     )
-    try:
-        stored = json.loads(place.read_text(encoding="utf-8"))
-        return replace(result, gate=Gate(int(stored["cases"]), int(stored["values"]), 0, None), cached=True)
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # not there, or not whole: run it
+    if passed := _recall(place, len(cases)):
+        return replace(result, gate=passed, cached=True)
     start = time.perf_counter()
     for case in cases:
         result = _run_case(dispatch, subject, workload, candidate, arch, case, result, failures)
@@ -110,7 +109,7 @@ def _remembered(
             break
     result = replace(result, seconds=time.perf_counter() - start)
     if result.passed:
-        _remember(place, {"cases": result.gate.cases, "values": result.gate.values})
+        _remember(place, {"values": result.gate.values})
     return result
 
 
@@ -145,15 +144,25 @@ def _run_case(
 
 
 @cache
-def judges_digest() -> str:
-    """Digest of the emulator's and the oracle's own text."""
+def judges_digest(own: Path) -> str:
+    """Digest of the text of the emulator, of the oracle, and of the subject's own folder."""
     root = Path(__file__).resolve().parents[1]
+    paths = {path for folder in JUDGES for path in (root / folder).rglob("*")} | set(own.glob("*.py"))
     sha = hashlib.sha256()
-    for folder in JUDGES:
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix in (".py", ".h", ".cpp"):
-                sha.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    for path in sorted(paths):
+        if path.suffix in (".py", ".h", ".cpp"):
+            sha.update(path.name.encode() + b"\0" + path.read_bytes())
     return sha.hexdigest()
+
+
+def _recall(place: Path, cases: int) -> Gate | None:
+    """What passed before; None if it isn't there, or not whole."""
+    try:
+        stored = json.loads(place.read_text(encoding="utf-8"))
+        values = stored["values"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return Gate(cases, values, 0, None) if isinstance(values, int) and values > 0 else None
 
 
 def _remember(place: Path, facts: Mapping[str, Any]) -> None:

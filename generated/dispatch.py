@@ -208,6 +208,60 @@ TABLE = Table(
                         'lora': ((1, 320), 'float16'),
                     },
                 ),
+                Candidate(
+                    name='small_ctas',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '6b2022345378423444237b7ec541b38934e65f0700b0fbee945248a752364f6d'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'combine': Kernel('hyper_connection_combine_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'down': Kernel('hyper_connection_down_small_ctas', grid=(324, 1, 1), block=(160, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out')),
+                        'down_final': Kernel('hyper_connection_down_final_small_ctas', grid=(320, 1, 1), block=(160, 1, 1), args=('y', 'down_weight', 'lora')),
+                        'up_mix': Kernel('hyper_connection_up_mix_small_ctas', grid=(640, 1, 1), block=(128, 1, 1), args=('lora', 'up_weight', 'y', 'block_input')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'float16'),
+                        'y': ((1, 10240), 'float16'),
+                        'lora': ((1, 320), 'float16'),
+                    },
+                ),
+                Candidate(
+                    name='staged_up',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', '4fcf3ac5a80f6a9a1f17381adbd9a4e98a2078a3cd1e7177850792e01e48a67c'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'combine': Kernel('hyper_connection_combine_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'down': Kernel('hyper_connection_down_staged_up', grid=(324, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out')),
+                        'down_final': Kernel('hyper_connection_down_final_staged_up', grid=(320, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora')),
+                        'up_mix': Kernel('hyper_connection_up_mix_staged_up', grid=(320, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'float16'),
+                        'y': ((1, 10240), 'float16'),
+                        'lora': ((1, 320), 'float16'),
+                    },
+                ),
             ),
         ),
         Workload(
@@ -324,6 +378,60 @@ TABLE = Table(
                         'down': Kernel('hyper_connection_down_early_norm', grid=(324, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out')),
                         'down_final': Kernel('hyper_connection_down_final_early_norm', grid=(320, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora')),
                         'up_mix': Kernel('hyper_connection_up_mix_early_norm', grid=(320, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'bfloat16'),
+                        'y': ((1, 10240), 'bfloat16'),
+                        'lora': ((1, 320), 'bfloat16'),
+                    },
+                ),
+                Candidate(
+                    name='small_ctas',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', 'd2822aa61dcbabb1804f62cfd3242e50fb625adc639a293d2c0332d82c73260b'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'combine': Kernel('hyper_connection_combine_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'down': Kernel('hyper_connection_down_small_ctas', grid=(324, 1, 1), block=(160, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out')),
+                        'down_final': Kernel('hyper_connection_down_final_small_ctas', grid=(320, 1, 1), block=(160, 1, 1), args=('y', 'down_weight', 'lora')),
+                        'up_mix': Kernel('hyper_connection_up_mix_small_ctas', grid=(640, 1, 1), block=(128, 1, 1), args=('lora', 'up_weight', 'y', 'block_input')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'bfloat16'),
+                        'y': ((1, 10240), 'bfloat16'),
+                        'lora': ((1, 320), 'bfloat16'),
+                    },
+                ),
+                Candidate(
+                    name='staged_up',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', '4e2ac226c0adc1f4ba6a92fd5f3455243a4622a585369512eca52553fbcc9b65'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'combine': Kernel('hyper_connection_combine_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'down': Kernel('hyper_connection_down_staged_up', grid=(324, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out')),
+                        'down_final': Kernel('hyper_connection_down_final_staged_up', grid=(320, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora')),
+                        'up_mix': Kernel('hyper_connection_up_mix_staged_up', grid=(320, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input')),
                     },
                     steps={
                         'boundary': ('combine_norm', 'down', 'up_mix'),

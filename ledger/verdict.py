@@ -1,7 +1,7 @@
 """From samples to a verdict, by a stated rule; pure, without seeds, the same on every machine.
 
 What is compared is the ratio of a group, candidate over control. A group samples control, candidate,
-candidate, control: a drift that is linear in time adds the same to both sums and leaves the ratio.
+candidate, control: a drift that is linear in time slows both sums by one factor and leaves the ratio.
 """
 
 from __future__ import annotations

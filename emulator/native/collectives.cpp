@@ -160,7 +160,8 @@ std::size_t join(Warp& warp, Exchange kind, unsigned mask, unsigned lane, Place 
       open.arrived |= 1u << lane;
       return i;
     }
-    if (open.mask & mask)
+    // Others may be in another operation and join this one later, unless they wait for this very lane.
+    if ((open.mask >> lane & 1) && (open.arrived & mask))
       diverge("lane " + std::to_string(lane) + " calls with mask " + hex(mask) + " while other lanes wait for " +
                   (open.mask == mask ? "another operation" : "an operation with mask " + hex(open.mask)) + " at " +
                   at(open.place),

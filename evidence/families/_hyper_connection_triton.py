@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @triton.jit
 def _combine_norm(
-    residual: Any,
-    block: Any,
-    injection: Any,
-    weight: Any,
-    x_out: Any,
-    y_out: Any,
-    eps: Any,
+    residual,
+    block,
+    injection,
+    weight,
+    x_out,
+    y_out,
+    eps,
     HC: tl.constexpr,
     H: tl.constexpr,
     WEIGHT_STRIDE: tl.constexpr,
     WIDTH: tl.constexpr,
-) -> None:
+):
     branch = tl.program_id(0)
     k = tl.arange(0, WIDTH)
     inside = k < H
@@ -45,16 +45,16 @@ def _combine_norm(
 
 @triton.jit
 def _down(
-    y: Any,
-    weight: Any,
-    lora: Any,
-    injection_out: Any,
+    y,
+    weight,
+    lora,
+    injection_out,
     HC: tl.constexpr,
     K: tl.constexpr,
     R: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
-) -> None:
+):
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     total = tl.zeros((ROWS, BLOCK), tl.float32)
     for start in tl.static_range(0, K, BLOCK):
@@ -69,16 +69,16 @@ def _down(
 
 @triton.jit
 def _up_mix(
-    lora: Any,
-    weight: Any,
-    y: Any,
-    out: Any,
+    lora,
+    weight,
+    y,
+    out,
     HC: tl.constexpr,
     H: tl.constexpr,
     R: tl.constexpr,
     COLUMNS: tl.constexpr,
     WIDTH: tl.constexpr,
-) -> None:
+):
     h = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     k = tl.arange(0, WIDTH)
     inside = k < R

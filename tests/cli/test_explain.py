@@ -14,11 +14,43 @@ CANDIDATES = ["replicated", "wide_rows", "persistent", "early_norm"]
 BUILT = "this candidate is built for sm_70, sm_75, sm_80, sm_90"
 
 
+SPECS = {
+    "hc8_h2048_r128_tp1": """\
+dtype = "float16"
+branches = 8
+hidden = 2048
+low_rank = 128
+norm_weight = "shared"
+""",
+    "qwen38_flash_tp1": """\
+dtype = ["float16", "bfloat16"]
+branches = 4
+hidden = 2560
+low_rank = 320
+""",
+}
+"""The shapes that ship, with candidates of their own: no later spec or record changes a sentence."""
+
+CANDIDATE = """\
+[[candidate]]
+name = "{name}"
+arch = ["sm_70", "sm_75", "sm_80", "sm_90"]
+route = "replicated"
+"""
+
+
 @pytest.fixture
-def lab(run: Any, library: Path) -> Path:
-    """The shipped specs without any record, so that nothing measured here changes a sentence."""
-    assert run("generate", cwd=library).status == 0
-    return library
+def lab(run: Any, tmp_path: Path) -> Path:
+    root = tmp_path / "lab"
+    (root / "specs").mkdir(parents=True)
+    (root / "kernwright.toml").write_text("", encoding="utf-8")
+    for spec, workload in SPECS.items():
+        text = f'family = "hyper_connection"\nname = "{spec}"\n[workload]\n{workload}'
+        names = CANDIDATES if spec.startswith("qwen") else CANDIDATES[:2]
+        text += "".join(CANDIDATE.format(name=name) for name in names)
+        (root / "specs" / f"{spec}.toml").write_text(text, encoding="utf-8")
+    assert run("generate", cwd=root).status == 0
+    return root
 
 
 def explanation(head: str, hc8: list[str], fp16: list[str], bf16: list[str], reference: str) -> str:

@@ -165,7 +165,7 @@ def test_validate_lists_the_cells(run: Any, library: Path) -> None:
         ("fp16-hc4-h2560-n1-r320-tp1", "hyper_connection"),
         ("bf16-hc4-h2560-n1-r320-tp1", "hyper_connection"),
     ]
-    assert found.json[1]["candidates"] == ["replicated", "wide_rows", "persistent", "early_norm"]
+    assert found.json[1]["candidates"][:2] == ["replicated", "wide_rows"]
     assert found.json[1]["archs"] == ["sm_70", "sm_75", "sm_80", "sm_90"]
     assert set(found.json[0]) == {"file", "family", "workload", "candidates", "archs"}
     assert "fp16-hc4-h2560-n1-r320-tp1" in run("validate", cwd=library).out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import subprocess
@@ -53,7 +54,8 @@ def test_a_build_with_nothing_to_do_is_quick_and_loads_neither_torch_nor_cupy(bu
     ran = python(LOADED, "build", cwd=built)
     seconds = time.perf_counter() - start
     assert ran.stderr.strip() == "0"
-    assert ran.stdout.count(" True ") == 240
+    manifest = json.loads((built / "generated" / "manifest.json").read_text(encoding="utf-8"))
+    assert ran.stdout.count(" True ") == sum(len(entry["kernels"]) for entry in manifest["sources"]) > 200
     assert seconds < 2 * 1.5
 
 

@@ -133,7 +133,7 @@ def test_a_barrier_that_half_of_the_threads_reach(fault):
         ("two_barriers", "wait at __syncthreads in line 57 while others reach the one in line 59"),
         ("not_in_its_mask", "faults.cu:64: lane 16 isn't in the mask 0x0000ffff that it calls with"),
         ("reads_an_absent_lane", "mask 0x0000ffff reads lane 16, which doesn't take part, into lane 0"),
-        ("masks_disagree", "lane 16 calls with mask 0xffff0000 while other lanes wait for an operation with mask"),
+        ("masks_disagree", "lane 16 calls with mask 0xfffffffe while other lanes wait for an operation with mask"),
     ],
 )
 def test_threads_that_do_not_meet(fault, symbol, text):

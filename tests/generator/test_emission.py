@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from kernwright.generator import check_generation
 from kernwright.generator.emit import drift, emit
 from kernwright.generator.manifest import ManifestInvalid, listed_files
@@ -72,6 +73,20 @@ def test_two_runs_at_once(lab: Any) -> None:
     assert sum("wrote dispatch.py" in text for text in said) == 1
     assert check_generation(lab.plan) == ""
     assert set(lab.files()) == set(lab.plan.files)
+
+
+def test_a_run_waits_for_the_one_before(lab: Any) -> None:
+    lab.generate()
+    before = lab.files()
+    lab.edit("hidden = 64", "hidden = 128")
+    command = [sys.executable, "-m", "kernwright", "generate"]
+    with FileLock(lab.generated / ".lock"):
+        waiting = subprocess.Popen(command, cwd=lab.root, stdout=subprocess.PIPE, text=True)
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(timeout=1.5)
+        assert lab.files() == before
+    assert "wrote dispatch.py" in waiting.communicate()[0]
+    assert check_generation(lab.plan) == ""
 
 
 @pytest.mark.parametrize(

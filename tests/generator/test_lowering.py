@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from itertools import product
+from types import CodeType
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from kernwright.generator import KernelLaunch, NotGenerated, ScheduleError, TreeShape
 from kernwright.generator.environment import TEMPLATES, make_environment
@@ -85,9 +87,9 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
 
 
 class Kernel:
-    """One kernel's constants, as its namespaces in the text state them."""
+    """One kernel's constants and index formulas, as its text states them."""
 
-    def __init__(self, text: str, launch: KernelLaunch, *namespaces: str) -> None:
+    def __init__(self, text: str, symbol: str, launch: KernelLaunch, *namespaces: str) -> None:
         self.constants: dict[str, int] = {}
         for namespace in namespaces:
             (body,) = re.findall(rf"namespace {namespace} {{\n(.*?)}}  // namespace", text, re.DOTALL)
@@ -96,6 +98,8 @@ class Kernel:
                     name, value = definition.split(" = ")
                     assert name not in self.constants
                     self.constants[name] = int(value)
+        start = text.index(f"\n{symbol}(")
+        self.body = text[start : text.index("\n}\n", start)]
         self.grid, self.block = launch.grid[0], launch.block[0]
         assert launch.grid[1:] == launch.block[1:] == (1, 1)
 
@@ -108,16 +112,28 @@ class Kernel:
     def tiles(self, cta: int) -> range:
         return range(cta, self.TILES, self.grid) if self.has("TILES") else range(cta, cta + 1)
 
+    def formulas(self, pattern: str) -> list[CodeType]:
+        """All different formulas that the text has in a place, as Python."""
+        found = sorted(set(re.findall(pattern, self.body)))
+        changes = {"threadIdx.x": "thread", "pass": "part", " / ": " // "}
+        for old, new in changes.items():
+            found = [formula.replace(old, new) for formula in found]
+        return [compile(formula, pattern, "eval") for formula in found]
+
+    def value(self, formula: CodeType, **variables: int) -> int:
+        return int(eval(formula, {}, self.constants | variables))
+
 
 def partition(kernel: Kernel, length: int) -> None:
     """A team's lanes take every element once, in chunks, as the tree says."""
+    (chunk_at,), (start_at,) = kernel.formulas(r"int chunk = (.*?);"), kernel.formulas(r"int k = (.*?);")
     taken: dict[int, tuple[int, int]] = {}
     places = product(range(kernel.SEGMENTS), range(kernel.STEPS), range(kernel.PASSES), range(kernel.TEAM))
     for segment, step, part, member in places:
-        chunk = step * kernel.LANES + part * kernel.TEAM + member
+        chunk = kernel.value(chunk_at, step=step, part=part, member=member)
         if kernel.has("CHUNKS") and chunk >= kernel.CHUNKS:
             continue
-        start = segment * kernel.SEGMENT + chunk * kernel.CHUNK
+        start = kernel.value(start_at, segment=segment, chunk=chunk)
         for k in range(start, start + kernel.CHUNK):
             assert k not in taken
             taken[k] = (segment, part * kernel.TEAM + member)
@@ -125,64 +141,78 @@ def partition(kernel: Kernel, length: int) -> None:
     assert taken == {
         k: (k // segment_length, (k % segment_length) // kernel.CHUNK % kernel.LANES) for k in range(length)
     }
-    groups = Counter(
-        (part * kernel.TEAM + member) // kernel.GROUP
-        for part in range(kernel.PASSES)
-        for member in range(kernel.TEAM)
-        if member % kernel.GROUP == 0
-    )
-    assert groups == Counter(range(kernel.GROUPS if kernel.has("GROUPS") else 1))
+    for group_at in kernel.formulas(r"partial\[.*\]\[segment\]\[(.*?)\] ="):
+        groups = Counter(
+            kernel.value(group_at, part=part, member=member)
+            for part in range(kernel.PASSES)
+            for member in range(0, kernel.TEAM, kernel.GROUP)
+        )
+        assert groups == Counter(range(kernel.GROUPS))
 
 
-def rows_by_teams(kernel: Kernel, rows: int) -> Counter[int]:
-    """Rows that the teams reduce: in `up_mix`, and in `down` where a row is one group, also store."""
-    return Counter(
-        row
-        for cta in range(kernel.grid)
-        for tile in kernel.tiles(cta)
-        for i in range(kernel.ROWS_PER_TEAM)
-        for team in range(kernel.block // kernel.TEAM)
-        if (row := tile * kernel.ROWS_PER_CTA + i * kernel.TEAMS + team) < rows or not kernel.has("ROWS")
-    )
+def rows_by_teams(kernel: Kernel, name: str) -> Iterator[Counter[int]]:
+    """Rows of the teams: what `up_mix`, and `down` where a row is one group, read, sum up and store."""
+    formulas = [f for f in kernel.formulas(rf"int {name} = (.*?);") if "team" in f.co_names]
+    assert formulas
+    for row_at in formulas:
+        yield Counter(
+            kernel.value(row_at, tile=tile, i=i, team=team)
+            for cta in range(kernel.grid)
+            for tile in kernel.tiles(cta)
+            for i in range(kernel.ROWS_PER_TEAM)
+            for team in range(kernel.block // kernel.TEAM)
+        )
+    for slot_at in kernel.formulas(r"partial\[(i .*?)\]\["):
+        for i, team in product(range(kernel.ROWS_PER_TEAM), range(kernel.TEAMS)):
+            assert kernel.value(slot_at, i=i, team=team) == kernel.value(formulas[0], tile=0, i=i, team=team)
 
 
-def rows_by_threads(kernel: Kernel, rows: int) -> Counter[int]:
+def rows_by_threads(kernel: Kernel) -> Iterator[Counter[int]]:
     """Rows that the threads of `down` finish where a row is several groups."""
-    return Counter(
-        row
-        for cta in range(kernel.grid)
-        for tile in kernel.tiles(cta)
-        for thread in range(kernel.block)
-        if thread < kernel.ROWS_PER_CTA
-        if (row := tile * kernel.ROWS_PER_CTA + thread) < rows or not kernel.has("ROWS")
-    )
+    assert "if (threadIdx.x < ROWS_PER_CTA) {" in kernel.body
+    for row_at in kernel.formulas(r"int row = (.*threadIdx.x.*?);"):
+        yield Counter(
+            kernel.value(row_at, tile=tile, thread=thread)
+            for cta in range(kernel.grid)
+            for tile in kernel.tiles(cta)
+            for thread in range(kernel.block)
+            if thread < kernel.ROWS_PER_CTA
+        )
+
+
+def once(found: Counter[int], rows: int, guarded: bool) -> bool:
+    """Every row exactly once; rows behind the last only where the text guards against them."""
+    assert guarded or max(found) < rows
+    return all(found[row] == 1 for row in range(rows))
 
 
 def check_down(kernel: Kernel, rows: int, length: int) -> None:
     partition(kernel, length)
     assert kernel.block == kernel.THREADS == kernel.TEAM * kernel.TEAMS
-    assert not kernel.has("ROWS") or rows == kernel.ROWS
-    everything = Counter(range(rows))
-    assert rows_by_teams(kernel, rows) == everything
+    guarded = kernel.has("ROWS")
+    if guarded:
+        assert rows == kernel.ROWS
+        assert "if (row >= ROWS) continue;" in kernel.body
+        assert "if (row < ROWS) finish_" in kernel.body
+    assert all(once(found, rows, guarded) for found in rows_by_teams(kernel, "row"))
     if kernel.has("GROUPS"):
-        assert rows_by_threads(kernel, rows) == everything
+        (found,) = rows_by_threads(kernel)
+        assert once(found, rows, guarded)
         assert kernel.ROWS_PER_CTA * kernel.SEGMENTS * kernel.GROUPS * 4 <= STATIC_SHARED_LIMIT
 
 
-def check_up_mix(kernel: Kernel, text: str, branches: int, hidden: int, low_rank: int) -> None:
+def check_up_mix(kernel: Kernel, branches: int, hidden: int, low_rank: int) -> None:
     partition(kernel, low_rank)
-    guarded = "if (h >= HIDDEN) continue;" in text
-    rows = rows_by_teams(kernel, hidden)
-    assert {h: count for h, count in rows.items() if h < hidden} == dict.fromkeys(range(hidden), 1)
-    assert guarded or max(rows) < hidden
+    guards, uses = kernel.body.count("if (h >= HIDDEN) continue;"), kernel.body.count("const int h = ")
+    assert guards in (0, uses)
+    assert all(once(found, hidden, guards > 0) for found in rows_by_teams(kernel, "h"))
     shared = 0
     if kernel.has("GROUPS"):
         shared += kernel.ROWS_PER_CTA * branches * kernel.SEGMENTS * kernel.GROUPS * 4
     if kernel.has("WORDS_PER_ROW"):
         words = branches * kernel.WORDS_PER_ROW
         assert low_rank * 2 == kernel.WORDS_PER_ROW * kernel.BYTES
-        copied = Counter(word for member in range(kernel.TEAM) for word in range(member, words, kernel.TEAM))
-        assert copied == Counter(range(words))
+        assert "for (int word = member; word < BRANCHES * WORDS_PER_ROW; word += TEAM)" in kernel.body
         shared += kernel.ROWS_PER_TEAM * kernel.TEAMS * words * kernel.BYTES
     else:
         assert kernel.CHUNK * 2 % kernel.BYTES == 0
@@ -225,6 +255,31 @@ def generate(spec: HyperConnectionSpec) -> GeneratedCandidate | None:
     return None
 
 
+SEVERAL_PASSES: dict[str, Any] = {
+    "family": "hyper_connection",
+    "name": "odd",
+    "workload": {
+        "dtype": "float16",
+        "branches": 3,
+        "hidden": 320,
+        "low_rank": 320,
+        "tree": {"norm": [2, 64, 1], "down": [3, 64, 2], "up": [1, 64, 1]},
+    },
+    "candidate": [
+        {
+            "name": "odd",
+            "arch": ["sm_90"],
+            "route": "replicated",
+            "threads": 32,
+            "down": {"rows_per_cta": 32, "ctas": 3},
+            "up_mix": {"rows_per_cta": 3, "ctas": 5, "load_bytes": 16},
+        }
+    ],
+}
+"""A thread plays two lanes in several steps, tiles stride and have tails, weights are staged."""
+
+
+@example(SEVERAL_PASSES)
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(specs())
 def test_every_row_and_every_element_exactly_once(document: dict[str, Any]) -> None:
@@ -239,14 +294,17 @@ def test_every_row_and_every_element_exactly_once(document: dict[str, Any]) -> N
         return
     text, launches = generated.sources[0].text, generated.lowering.kernels
     state = work.branches * work.hidden
-    check_down(Kernel(text, launches["down"], "down_tree", "down"), work.low_rank + work.branches, state)
-    check_down(Kernel(text, launches["down_final"], "down_tree", "down_final"), work.low_rank, state)
-    up = Kernel(text, launches["up_mix"], "up_mix")
-    check_up_mix(up, text, work.branches, work.hidden, work.low_rank)
+
+    def kernel(name: str, *namespaces: str) -> Kernel:
+        return Kernel(text, generated.symbols[name], launches[name], *namespaces)
+
+    check_down(kernel("down", "down_tree", "down"), work.low_rank + work.branches, state)
+    check_down(kernel("down_final", "down_tree", "down_final"), work.low_rank, state)
+    check_up_mix(kernel("up_mix", "up_mix"), work.branches, work.hidden, work.low_rank)
     for name in ("combine_norm", "norm", "combine"):
-        check_norm(Kernel(text, launches[name], "norm_tree"), work.branches, work.hidden)
-    for kernel, launch in launches.items():
-        (parameters,) = re.findall(rf"{generated.symbols[kernel]}\((.*?)\) {{", text, re.DOTALL)
+        check_norm(kernel(name, "norm_tree"), work.branches, work.hidden)
+    for name, launch in launches.items():
+        (parameters,) = re.findall(rf"{generated.symbols[name]}\((.*?)\) {{", text, re.DOTALL)
         names = [parameter.split()[-1] for parameter in parameters.split(",")]
         assert [name.removesuffix("_out") if name != "injection_out" else name for name in names] == list(
             launch.args

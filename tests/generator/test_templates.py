@@ -99,7 +99,7 @@ def test_every_source_is_tidy_and_says_what_it_is(library: Generation) -> None:
                     "<cuda_fp16.h>",
                     "<cuda_bf16.h>",
                 }
-    assert seen == 40
+    assert seen == sum(name.endswith(".cu") for name in library.files) > 30
     tidy_lines(library.files["dispatch.py"])
 
 

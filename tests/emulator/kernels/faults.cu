@@ -69,7 +69,7 @@ extern "C" __global__ void reads_an_absent_lane(int* output) {
 }
 
 extern "C" __global__ void masks_disagree(int* output) {
-  const unsigned mask = threadIdx.x < 16 ? 0xffffffffu : 0xffff0000u;
+  const unsigned mask = threadIdx.x < 16 ? 0xffffffffu : 0xfffffffeu;
   output[threadIdx.x] = __shfl_xor_sync(mask, static_cast<int>(threadIdx.x), 1);
 }
 

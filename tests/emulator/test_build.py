@@ -1,0 +1,152 @@
+"""Compiling and caching: by content, verified, without a compiler a sentence."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kernwright.emulator import Buffer, CompileFailed, CompilerMissing, Launch, build, compile_text, run, toolchain
+
+TEXT = 'extern "C" __global__ void f(int* p, int value) { p[threadIdx.x] = value; }\n'
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, and a runtime that is there already."""
+    library = build.runtime_library()
+    monkeypatch.setattr(build, "runtime_library", lambda: library)
+    monkeypatch.setenv("KERNWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "emulator"
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of what is compiled from now on."""
+    names: list[str] = []
+    real = build._compile
+
+    def counted(with_what, options, folder, name):
+        names.append(name)
+        real(with_what, options, folder, name)
+
+    monkeypatch.setattr(build, "_compile", counted)
+    return names
+
+
+def works(kernel) -> bool:
+    out = Buffer.output("p", (32,), "int32")
+    outcome = run([Launch(kernel, "f", (1, 1, 1), (32, 1, 1), (out, np.int32(7)))])
+    return outcome.fault is None and bool((outcome.arrays[out] == 7).all())
+
+
+def test_objects_are_cached_by_content(empty_cache, compilations):
+    first = compile_text(TEXT, "f.cu")
+    assert works(first)
+    made = len(compilations)
+    again = compile_text(f"{TEXT}// another comment", "g.cu")
+    assert len(compilations) == made
+    assert (again.path, again.name) == (first.path, "g.cu")
+    changed = compile_text(TEXT.replace("value;", "value + 0;"), "f.cu")
+    assert len(compilations) == 2 * made
+    assert changed.path != first.path
+    assert compile_text(TEXT, "f.cu", "debug").path != first.path
+    assert not list(empty_cache.rglob(".making-*"))
+
+
+@pytest.mark.parametrize("damage", [b"", b"not an object", None])
+def test_a_damaged_object_is_compiled_again(empty_cache, compilations, damage):
+    path = compile_text(TEXT, "f.cu").path
+    made = len(compilations)
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage)
+    assert works(compile_text(TEXT, "f.cu"))
+    assert len(compilations) == 2 * made
+
+
+def test_a_cache_that_cannot_be_made_costs_one_warning(tmp_path, monkeypatch, caplog):
+    library = build.runtime_library()
+    monkeypatch.setattr(build, "runtime_library", lambda: library)
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("KERNWRIGHT_CACHE_DIR", str(tmp_path / "file"))
+    build._temporary_root.cache_clear()
+    assert works(compile_text(TEXT, "f.cu"))
+    assert works(compile_text(TEXT, "f.cu"))
+    assert caplog.text.count("can't be written") == 1
+    build._temporary_root.cache_clear()
+
+
+@pytest.mark.parametrize("name", ["__expf", "__threadfence", "__ldsm_x4"])
+def test_an_unknown_name_is_a_compile_error_that_names_it(name):
+    text = f'extern "C" __global__ void f(float* p) {{\n  p[0] = {name}(p[1]);\n}}\n'
+    with pytest.raises(CompileFailed) as caught:
+        compile_text(text, "mine.cu")
+    assert f"The emulator doesn't know {name}: if it is an intrinsic or PTX" in str(caught.value)
+    assert "mine.cu:2:" in str(caught.value)
+
+
+def test_a_syntax_error_names_its_line():
+    with pytest.raises(CompileFailed, match=r"mine\.cu doesn't compile for the CPU\.\nmine\.cu:1:\d+: error"):
+        compile_text('extern "C" __global__ void f(float* p) { p[0] = ; }', "mine.cu")
+
+
+@pytest.fixture
+def fresh_search(monkeypatch: pytest.MonkeyPatch):
+    toolchain.compiler.cache_clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    toolchain.compiler.cache_clear()
+
+
+def test_without_a_compiler(fresh_search):
+    fresh_search.setenv("PATH", "/nowhere")
+    fresh_search.delenv("CXX", raising=False)
+    with pytest.raises(CompilerMissing, match=r"No C\+\+ compiler was found \(looked for g\+\+ and clang\+\+\)"):
+        toolchain.compiler()
+    assert toolchain.EXIT_STATUS == 3
+
+
+def test_a_named_compiler(fresh_search, tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("#!/bin/sh\necho my compiler 1.0\necho more\n")
+    mine.chmod(0o755)
+    fresh_search.setenv("CXX", str(mine))
+    assert toolchain.compiler().path == mine
+    assert toolchain.compiler().version == "my compiler 1.0"
+    assert "my compiler 1.0" in toolchain.compiler().identity
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"symbol": "g"}, r"f\.cu has no kernel g; it has f\."),
+        ({"args": ()}, r"f takes 2 arguments of \[8, 4\] bytes; 0 of \[\] bytes were given\."),
+        ({"args": (Buffer.output("p", (32,), "int32"), np.int64(7))}, r"2 of \[8, 8\] bytes were given"),
+        ({"args": (Buffer.output("p", (32,), "int32"), 7)}, r"argument 1 is a Python int; give a Buffer"),
+        ({"block": (2048, 1, 1)}, "a CTA of 2048 threads; 1024 are allowed"),
+        ({"grid": (0, 1, 1)}, "must be at least 1 each"),
+        ({"shared_bytes": 2**20}, "1048576 bytes of dynamic shared memory; 232448 are allowed"),
+    ],
+)
+def test_a_launch_that_does_not_fit(changes, message):
+    args = (Buffer.output("p", (32,), "int32"), np.int32(7))
+    given = {"symbol": "f", "grid": (1, 1, 1), "block": (32, 1, 1), "args": args, **changes}
+    with pytest.raises(ValueError, match=message):
+        run([Launch(compile_text(TEXT, "f.cu"), **given)])
+
+
+def test_the_fallback_of_the_context_switch(tmp_path):
+    """ucontext, for processors without a switch of our own: the runtime's sources compile and run with it."""
+    native = Path(build.__file__).parent / "native"
+    kernel = compile_text(TEXT, "f.cu")
+    program = tmp_path / "fallback"
+    sources = [str(source) for source in sorted(native.glob("*.cpp"))]
+    flags = ["-std=c++17", "-O1", "-DKERNWRIGHT_UCONTEXT", "-pthread", "-rdynamic"]
+    subprocess.run([str(toolchain.compiler().path), *flags, *sources, "-o", str(program), "-ldl"], check=True)
+    plan = f"0 0 0\n1\n{kernel.path}\n1\np 0 128 1 -\n0\n1\nf\n0 0 0 0 1 1 1 32 1 1 0 2\npointers 1 0\nscalar 07000000\n"
+    (tmp_path / "plan").write_text(plan)
+    subprocess.run([str(program), str(tmp_path / "plan"), str(tmp_path / "report")], check=True)
+    assert (tmp_path / "report").read_text() == ""

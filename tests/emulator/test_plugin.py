@@ -1,0 +1,71 @@
+"""The fixture, from the point of view of somebody who has a family of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kernwright.emulator import Buffer, Launch, TooLarge, compile_text, find_races, plugin
+
+TEXT = """\
+extern "C" __global__ void twice(const float* __restrict__ x, float* __restrict__ out) {
+  __shared__ float turned[64];
+  turned[63 - threadIdx.x] = 2.0f * x[threadIdx.x];
+  __syncthreads();
+  out[threadIdx.x] = turned[63 - threadIdx.x] + 0.0f * turned[threadIdx.x];
+}
+"""
+X = np.linspace(1, 2, 64, dtype=np.float32)
+
+
+def launches(text: str = TEXT, ctas: int = 1):
+    kernel = compile_text(text, "twice.cu")
+    out = Buffer.output("out", (64,), "float32")
+    return [Launch(kernel, "twice", (ctas, 1, 1), (64, 1, 1), (Buffer.input("x", X), out))], {out: 2 * X}
+
+
+def test_three_lines(check_kernels):
+    check_kernels(*launches())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (TEXT.replace("2.0f * x", "3.0f * x"), "Mismatch: 64 of 64 elements of out of rank 0"),
+        (TEXT.replace("  __syncthreads();\n", ""), "Uninitialised: 32 elements of out"),
+        (TEXT.replace("x[threadIdx.x]", "x[threadIdx.x + 1]"), "Out of bounds: twice"),
+    ],
+)
+def test_a_problem_fails_the_test(check_kernels, text, message):
+    with pytest.raises(pytest.fail.Exception, match=message):
+        check_kernels(*launches(text))
+
+
+def test_a_failing_schedule_is_printed(check_kernels):
+    with pytest.raises(pytest.fail.Exception, match=r"Schedule\(seed=\d+, policy='\w+'\) fails; it replays exactly"):
+        # Right as long as warp 0 goes first, as it does in the schedule that is checked first.
+        text = TEXT.replace("  __syncthreads();\n", "").replace("+ 0.0f * turned[threadIdx.x]", "")
+        text = text.replace("63 - threadIdx.x", "(threadIdx.x ^ 32)").replace(
+            "out[threadIdx.x] = turned[(threadIdx.x ^ 32)]",
+            "__syncwarp(); out[threadIdx.x] = threadIdx.x < 32 ? 2.0f * x[threadIdx.x] : turned[threadIdx.x - 32] * 0.0f + 2.0f * x[threadIdx.x]",
+        )
+        text = text.replace("turned[(threadIdx.x ^ 32)]", "turned[threadIdx.x]")
+        check_kernels(*launches(text), sanitize=False)
+
+
+def test_a_race_fails_the_test(check_kernels):
+    """Every thread writes the same value, so no schedule changes the result."""
+    text = TEXT.replace("  turned[63", "  turned[0] = 1.0f;\n  __syncwarp();\n  turned[63").replace("turned[0] = 1", "out[0] = 2")
+    with pytest.raises(pytest.fail.Exception, match=r"Race: write of 4 bytes by .* at twice\.cu:3"):
+        check_kernels(*launches(text.replace("turned[threadIdx.x];", "turned[threadIdx.x];")))
+
+
+def test_races_are_looked_for_on_small_workloads():
+    with pytest.raises(TooLarge, match="The launches have 6400 threads; ThreadSanitizer takes up to 2000"):
+        find_races(launches(ctas=100)[0])
+
+
+def test_the_docstring_shows_the_fixture():
+    assert "def test_mine(check_kernels):" in str(plugin.__doc__)
+    assert Path(str(plugin.__file__)).name == "plugin.py"
