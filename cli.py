@@ -147,6 +147,7 @@ def explain(
     dtype: Annotated[str | None, typer.Option(help="Storage dtype of the call's tensors.")] = None,
     kind: Annotated[str, typer.Option(help="Kind of the op.")] = "boundary",
     policy: Annotated[str | None, typer.Option(help="measured, verified, control or reference.")] = None,
+    device: Annotated[str | None, typer.Option(help="A GPU of the ledger, e.g. 'NVIDIA H200'.")] = None,
     json: Json = False,
 ) -> None:
     """Say which candidate a shape is dispatched to, and the reason for every candidate."""
@@ -154,7 +155,7 @@ def explain(
     from kernwright.specs import load_specs
 
     workspace = open_workspace()
-    question = Question(workload, tuple(arch), tokens, dtype, kind, policy)
+    question = Question(workload, tuple(arch), tokens, dtype, kind, policy, device)
     answers = answer(question, workspace, load_specs(workspace))
     if json:
         documents = [explanation.to_json() for explanation in answers]

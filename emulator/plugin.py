@@ -1,12 +1,12 @@
 """A pytest fixture that holds a kernel of one's own against all checks.
 
-    pytest_plugins = ["kernwright.emulator.plugin"]  # in conftest.py
+pytest_plugins = ["kernwright.emulator.plugin"]  # in conftest.py
 
-    def test_mine(check_kernels):
-        kernel = compile_text(Path("mine.cu").read_text(), "mine.cu")
-        out = Buffer.output("out", (256,), "float32")
-        launch = Launch(kernel, "mine", (2, 1, 1), (128, 1, 1), (Buffer.input("x", x), out))
-        check_kernels([launch], {out: expected})
+def test_mine(check_kernels):
+    kernel = compile_text(Path("mine.cu").read_text(), "mine.cu")
+    out = Buffer.output("out", (256,), "float32")
+    launch = Launch(kernel, "mine", (2, 1, 1), (128, 1, 1), (Buffer.input("x", x), out))
+    check_kernels([launch], {out: expected})
 """
 
 from __future__ import annotations

@@ -11,24 +11,28 @@ import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..compiler.toolchain import toolchain
 from ..ledger import Device, Exactness, Group, Record, Rule, Timing, Toolkit, judge, make_record
 from ..ledger.verdict import median
+from ..runtime.device import Device as Here
 from ..runtime.device import current, serves
 from ..runtime.dispatch import Dispatch
+from ..runtime.errors import LoadError
 from ..runtime.loader import machine_code
 from ..runtime.plan import Plan
 from ..runtime.table import Candidate, Workload
 from ..version import VERSION
 from .external import ExternalUnusable, load
 from .gate import Gate, differing, poison
-from .graphs import Graph, capture
+from .graphs import Graph, capture, replay_ms
 from .health import Monitor
 from .subject import Scope, Subject
 from .timing import Pace, alone, flat, paired
-from .verify import Verification, verify_one
+from .verify import Verification, Wanted, chosen_builds, verify_one
 
 if TYPE_CHECKING:
     import torch
@@ -119,6 +123,21 @@ class Bench:
         }
 
 
+@dataclass(frozen=True)
+class Instruments:
+    """What of a bench touches the GPU; all else runs anywhere."""
+
+    device: Callable[[torch.device], Here] = current
+    verify: Callable[..., Verification] = verify_one
+    """The exactness gate; arguments as `verify_one`."""
+    capture: Callable[[Callable[[], Any]], Graph[Any]] = capture
+    sample: Callable[[Graph[Any], int], float] = replay_ms
+    """Milliseconds a replay of a captured run, over so many replays."""
+
+
+GPU = Instruments()
+
+
 class GraphEmpty(Exception):
     """A captured graph doesn't do the work: it left the poison, or wrote something else than the eager run."""
 
@@ -133,6 +152,7 @@ def bench(
     candidates: Sequence[str],
     options: Options,
     on_done: Callable[[str], None] = lambda _name: None,
+    instruments: Instruments = GPU,
 ) -> Bench:
     """Verify and time candidates of a workload against its control, with peers and the read floor.
 
@@ -144,40 +164,34 @@ def bench(
         candidates: names; empty for all. The control is always there.
         options: how much, by which rule.
         on_done: told the name of every contestant that is finished.
+        instruments: what touches the GPU.
+
+    Raises:
+        NothingToVerify: no candidate that has a build for the GPU has such a name.
+        ExternalUnusable: see `external.load`.
+        GraphEmpty: the control's graph doesn't do its work.
     """
-    run = _Run(dispatch, subject, workload, identities, device, watch, options)
+    run = _Run(dispatch, subject, workload, identities, device, watch, options, instruments)
     control = workload.control
-    others = [entry for entry in workload.candidates if entry is not control]
-    others = [entry for entry in others if not candidates or entry.name in candidates]
+    chosen = chosen_builds(workload, Wanted(candidates), run.own)
     verified = run.verify(control)
+    if not verified.passed:  # nothing that is compared with a wrong control could be called exact
+        return run.outcome([run.record(control, verified, None, {}, ())])
     graph = run.graph(control)
     external = run.external(options.against) if options.against else None
-    peers, floor = run.peers(on_done), alone(capture(run.chain.read()), watch, options.pace)
-    control_times = alone(graph, watch, options.pace)
+    peers, floor = run.peers(on_done), run.alone(run.capture(run.chain.read()))
+    control_times = run.alone(graph)
     records = [run.record(control, verified, None, peers, floor)]
     compared = {control.name: run.compare(external, graph)} if external else {}
     on_done(control.name)
-    for candidate in others:
+    for candidate in (entry for entry, _arch in chosen if entry is not control):
         verified = run.verify(candidate)
         groups = run.time(graph, candidate) if verified.passed else None
         records.append(run.record(candidate, verified, groups, peers, floor))
         if external and isinstance(groups, tuple):
             compared[candidate.name] = run.compare(external, run.graph(candidate))
         on_done(candidate.name)
-    chain = run.chain
-    return Bench(
-        workload.label,
-        str(run.here),
-        chain.scope,
-        chain.calls,
-        chain.bytes,
-        chain.flops,
-        tuple(records),
-        peers,
-        floor,
-        control_times,
-        compared,
-    )
+    return run.outcome(records, peers, floor, control_times, compared)
 
 
 class _Run:
@@ -192,25 +206,41 @@ class _Run:
         device: torch.device,
         watch: Monitor,
         options: Options,
+        instruments: Instruments,
     ) -> None:
-        self.here = current(device)
+        self.here = instruments.device(device)
         self.chain = subject.chain(workload, device, options.seed)
         self._dispatch, self._subject, self._workload = dispatch, subject, workload
         self._identities, self._device, self._watch, self._options = identities, device, watch, options
         self._expected: list[torch.Tensor] = []
+        self.capture, self._verify, self._sample = instruments.capture, instruments.verify, instruments.sample
+
+    def own(self, candidate: Candidate) -> list[str]:
+        """The build that the GPU takes, if there is one."""
+        found = serves(candidate.builds, self.here.arch)
+        return [found] if found else []
 
     def arch(self, candidate: Candidate) -> str:
-        """The build that the GPU takes."""
-        found = serves(candidate.builds, self.here.arch)
-        if found is None:
-            raise ValueError(
-                f"candidate {candidate.name} of {self._workload.label} has no build for {self.here}"
-            )
-        return found
+        """The build that the GPU takes.
+
+        Raises:
+            LoadError: there is none.
+        """
+        for found in self.own(candidate):
+            return found
+        raise LoadError(f"candidate {candidate.name} of {self._workload.label} has no build for {self.here}")
+
+    def alone(self, graph: Graph[Any]) -> tuple[float, ...]:
+        """Samples of one contestant."""
+        return alone(graph, self._watch, self._options.pace, self._sample)
+
+    def paired(self, control: Graph[Any], candidate: Graph[Any]) -> tuple[Group, ...]:
+        """Groups of two."""
+        return paired(control, candidate, self._watch, self._options.pace, self._sample)
 
     def verify(self, candidate: Candidate) -> Verification:
         """The exactness gate."""
-        return verify_one(
+        return self._verify(
             self._dispatch,
             self._subject,
             self._workload,
@@ -236,7 +266,7 @@ class _Run:
         call = self.call(candidate)
         eager = [tensor.clone() for tensor in flat(self.chain.run(call))]
         self._expected = self._expected or eager
-        graph = capture(lambda: self.chain.run(call))
+        graph = self.capture(lambda: self.chain.run(call))
         self.check(graph, candidate.name)
         return graph
 
@@ -263,7 +293,7 @@ class _Run:
         """Paired groups, with the candidate's results checked before and after; a sentence if they are wrong."""
         try:
             graph = self.graph(candidate)
-            groups = paired(control, graph, self._watch, self._options.pace)
+            groups = self.paired(control, graph)
             self.check(graph, candidate.name)
         except GraphEmpty as error:
             return str(error)
@@ -277,12 +307,12 @@ class _Run:
             if wanted is not None and name not in wanted:
                 continue
             call = prepare(self.chain)
-            graph = capture(lambda call=call: self.chain.run(call))  # type: ignore[misc]
+            graph = self.capture(partial(self.chain.run, call))
             for tensor in flat(graph.result):
                 poison(tensor)
             graph.replay()
             if _distance(flat(graph.result), self._expected) < PEER_DISTANCE:
-                found[name] = alone(graph, self._watch, self._options.pace)
+                found[name] = self.alone(graph)
             on_done(name)
         return found
 
@@ -294,7 +324,7 @@ class _Run:
         """
         plan = self.call(self._workload.control)
         call = load(text, plan.signature, self.here)
-        graph = capture(lambda: self.chain.run(call))
+        graph = self.capture(lambda: self.chain.run(call))
         for tensor in flat(graph.result):
             poison(tensor)
         graph.replay()
@@ -308,13 +338,29 @@ class _Run:
 
     def compare(self, external: Graph[Any], graph: Graph[Any]) -> str:
         """A candidate's time against the external control's, in words."""
-        groups = paired(external, graph, self._watch, self._options.pace)
+        groups = self.paired(external, graph)
         timing = Timing(
             scope=self.chain.scope, calls=self.chain.calls, replays=self._options.pace.replays, groups=groups
         )
         exactness = Exactness(cases=1, values=1, mismatches=0, against="nothing: time alone", first=None)
         judged = judge(exactness, timing, self._options.rule, is_control=False)
         return f"{self._options.against}: {judged.reason}"
+
+    def outcome(
+        self,
+        records: Sequence[Record],
+        peers: dict[str, tuple[float, ...]] | None = None,
+        floor: tuple[float, ...] = (),
+        control: tuple[float, ...] = (),
+        against: dict[str, str] | None = None,
+    ) -> Bench:
+        """What was found, with the chain's size."""
+        chain = self.chain
+        sizes = (chain.scope, chain.calls, chain.bytes, chain.flops)
+        label = self._workload.label
+        return Bench(
+            label, str(self.here), *sizes, tuple(records), peers or {}, floor, control, against or {}
+        )
 
     def record(
         self,
@@ -327,6 +373,7 @@ class _Run:
         """The evidence; the ledger's rule makes the verdict of it."""
         arch, control = self.arch(candidate), self._workload.control
         build = candidate.builds[arch]
+        code = machine_code(self._dispatch.table.root, build, arch, "cubin")
         exactness = _exactness(verified.gate, verified.against, groups if isinstance(groups, str) else None)
         timing = None
         if isinstance(groups, tuple):
@@ -349,12 +396,10 @@ class _Run:
             candidate=candidate.name,
             control=control.name,
             device=Device(arch=self.here.arch, sm_count=self.here.sm_count, name=self.here.name),
-            toolkit=toolkit(self._watch.driver),
+            toolkit=toolkit(self._watch.driver, code.nvrtc),
             source_sha256=build.sha256,
             control_source_sha256=control.builds[self.arch(control)].sha256,
-            cubin_sha256=hashlib.sha256(
-                machine_code(self._dispatch.table.root, build, arch, "cubin")
-            ).hexdigest(),
+            cubin_sha256=hashlib.sha256(code.data).hexdigest(),
             identity=self._identities[candidate.name, arch],
             exactness=exactness,
             timing=timing,
@@ -383,13 +428,12 @@ def _distance(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -
     return distance if distance == distance else float("inf")
 
 
-def toolkit(driver: str) -> Toolkit:
-    """Versions of everything that a figure depends on."""
+def toolkit(driver: str, nvrtc: tuple[int, int] | None) -> Toolkit:
+    """Versions of everything that a figure depends on; `nvrtc` made the cubin, None for the installed one."""
     import cupy
     import torch
-    from cupy_backends.cuda.libs import nvrtc
 
-    major, minor = nvrtc.getVersion()
+    major, minor = nvrtc or toolchain().version
     return Toolkit(
         kernwright=VERSION,
         python=platform.python_version(),

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from ..runtime.device import Device
+from ..runtime.dispatch import Dispatch
 from ..runtime.errors import FormatMismatch
 from ..runtime.explanation import Explanation
 from ..specs import SHORT_DTYPE, ShortForm, ShortFormError, SpecFile, Workspace, matching, parse
@@ -33,6 +35,8 @@ class Question:
     dtype: str | None = None
     kind: str = "boundary"
     policy: str | None = None
+    device: str | None = None
+    """Name of a GPU that the ledger has records of, for its SM count and architecture."""
 
 
 class QuestionError(ValueError):
@@ -78,22 +82,37 @@ def answer(question: Question, workspace: Workspace, specs: Sequence[SpecFile]) 
     """
     if question.dtype not in (None, *SHORT_DTYPE):
         raise QuestionError(f'the dtype is "{question.dtype}"; allowed are {listing(SHORT_DTYPE)}')
-    dispatch = load_dispatch(workspace).DISPATCH
+    dispatch: Dispatch = load_dispatch(workspace).DISPATCH
     short = parse(question.workload, specs)
     asked = {name: value for name, value in short.fields.items() if name in ASKED}
     asked |= {name: value for name in ASKED if (value := getattr(question, name)) is not None}
     match = _workload(question.workload, short, asked, specs)
     fields = {**_plain(match.workload.fields()), **_plain(asked)}
     archs = question.archs or ((short.arch,) if short.arch else match.spec.control.arch)
+    places: Sequence[Device | str] = archs
+    if question.device is not None:
+        places = [_recorded(dispatch, question.device)]
     try:
         return [
             dispatch.explain_request(
-                match.spec.family, fields, arch, kind=question.kind, policy=question.policy
+                match.spec.family, fields, place, kind=question.kind, policy=question.policy
             )
-            for arch in archs
+            for place in places
         ]
     except (ValueError, TypeError) as error:
         raise QuestionError(str(error)) from error
+
+
+def _recorded(dispatch: Dispatch, name: str) -> Device:
+    """The device of that name, as records describe it."""
+    kinds = {
+        record.device.name: record.device for work in dispatch.table.workloads for record in work.records
+    }
+    if name not in kinds:
+        known = listing(sorted(kinds)) or "none"
+        raise QuestionError(f'the ledger has no records of a device "{name}"; it has {known}')
+    kind = kinds[name]
+    return Device(kind.arch, kind.sm_count, kind.name)
 
 
 def _workload(

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..compiler.compile import compile_source
+from ..compiler.nvrtc import CompileFailed
 from ..runtime.device import Device
 from ..runtime.loader import Function
 from ..runtime.plan import current_stream
@@ -22,10 +23,12 @@ from ..runtime.request import Signature
 if TYPE_CHECKING:
     import torch
 
+    from ..compiler.artifact import Artifact
     from .subject import Call
 
+_DIM = r"[1-9]\d*(?:,[1-9]\d*){0,2}"
 _KERNEL = re.compile(
-    r"(?P<path>.+\.cu):(?P<symbol>[A-Za-z_]\w*):(?P<grid>\d+(?:,\d+){0,2}):(?P<block>\d+(?:,\d+){0,2})(?::(?P<shared>\d+))?"
+    rf"(?P<path>.+\.cu):(?P<symbol>[A-Za-z_]\w*):(?P<grid>{_DIM}):(?P<block>{_DIM})(?::(?P<shared>\d+))?"
 )
 _FUNCTION = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<function>[A-Za-z_]\w*)")
 
@@ -56,7 +59,7 @@ def parse(text: str) -> ExternalKernel | tuple[str, str]:
         return ExternalKernel(
             Path(match["path"]), match["symbol"], _dim3(match["grid"]), _dim3(match["block"]), shared
         )
-    if match := _FUNCTION.fullmatch(text):
+    if (match := _FUNCTION.fullmatch(text)) and not match["module"].endswith(".cu"):
         return match["module"], match["function"]
     raise ExternalUnusable(
         f'"{text}" names neither a function (module:function) nor a kernel (file.cu:symbol:GRID:BLOCK[:SHARED], '
@@ -68,8 +71,7 @@ def load(text: str, signature: Signature, device: Device) -> Call:
     """What `text` names, as a call.
 
     Raises:
-        ExternalUnusable: it isn't there.
-        CompileFailed: the file has an error.
+        ExternalUnusable: it isn't there, or doesn't compile; the call raises it for outputs that the op hasn't.
     """
     named = parse(text)
     if isinstance(named, ExternalKernel):
@@ -82,10 +84,15 @@ def load(text: str, signature: Signature, device: Device) -> Call:
     if not callable(found):
         raise ExternalUnusable(f"{text} is a {type(found).__name__}, which can't be called; name a function")
     call = cast(Callable[..., Any], found)
+    wanted = [(buffer.shape, f"torch.{buffer.dtype}") for buffer in signature.outputs]
 
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         results = call(*inputs)
-        return tuple(results) if isinstance(results, tuple | list) else (results,)
+        results = tuple(results) if isinstance(results, tuple | list) else (results,)
+        given = [(tuple(getattr(one, "shape", ())), str(getattr(one, "dtype", type(one)))) for one in results]
+        if given != wanted:
+            raise ExternalUnusable(f"{text} gives {_listed(given)}; the op's outputs are {_listed(wanted)}")
+        return results
 
     return run
 
@@ -93,10 +100,7 @@ def load(text: str, signature: Signature, device: Device) -> Call:
 def _kernel(kernel: ExternalKernel, signature: Signature, device: Device) -> Call:
     import torch
 
-    try:
-        source = kernel.path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExternalUnusable(f"{kernel.path} can't be read: {error}") from error
+    source = source_of(kernel)
     function = load_kernel(source, kernel.path.name, kernel.symbol, device)
     outputs = [(buffer.shape, getattr(torch, buffer.dtype)) for buffer in signature.outputs]
 
@@ -110,26 +114,60 @@ def _kernel(kernel: ExternalKernel, signature: Signature, device: Device) -> Cal
     return run
 
 
+def source_of(kernel: ExternalKernel) -> str:
+    """The text of the kernel's file.
+
+    Raises:
+        ExternalUnusable: it can't be read.
+    """
+    try:
+        return kernel.path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExternalUnusable(f"{kernel.path} can't be read: {error}") from error
+
+
+def compiled(source: str, file_name: str, symbol: str, arch: str) -> Artifact:
+    """Machine code with a kernel of that name in it; needs no GPU.
+
+    Raises:
+        ExternalUnusable: the source has an error, or no such kernel.
+    """
+    try:
+        artifact = compile_source(source, file_name=file_name, arch=arch)
+    except CompileFailed as error:
+        raise ExternalUnusable(f"{file_name} doesn't compile for {arch}: {error}") from error
+    if symbol not in artifact.kernels:
+        there = ", ".join(artifact.kernels)
+        raise ExternalUnusable(
+            f"{file_name} has no kernel {symbol}; "
+            + (
+                f"it has {there}: name one of them"
+                if there
+                else 'it has none: declare it extern "C" __global__'
+            )
+        )
+    return artifact
+
+
 def load_kernel(source: str, file_name: str, symbol: str, device: Device) -> Function:
     """Compile a source for a GPU that is here, and load one of its kernels.
 
     Raises:
-        ExternalUnusable: there is no such kernel in it.
-        CompileFailed: it has an error.
+        ExternalUnusable: as `compiled`.
     """
     import cupy
 
     assert device.arch is not None
     assert device.index is not None
-    artifact = compile_source(source, file_name=file_name, arch=device.arch)
-    if symbol not in artifact.kernels:
-        raise ExternalUnusable(
-            f"{file_name} has no kernel {symbol}; it has {', '.join(artifact.kernels)}: name one of them"
-        )
+    artifact = compiled(source, file_name, symbol, device.arch)
     module: Any = cupy.cuda.function.Module()
     with cupy.cuda.Device(device.index):
         module.load(artifact.data)
     return cast(Function, module.get_function(symbol))
+
+
+def _listed(tensors: Sequence[tuple[tuple[int, ...], str]]) -> str:
+    return ", ".join(f"{dtype} of shape {shape}" for shape, dtype in tensors)
 
 
 def _dim3(text: str) -> tuple[int, int, int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
@@ -17,7 +18,6 @@ from .errors import LoadError, NotWarm, StaleSource
 from .table import Build
 
 if TYPE_CHECKING:
-    from ..compiler.artifact import Artifact
     from ..compiler.bundle import Bundle
 
 BUNDLE_VARIABLE = "KERNWRIGHT_BUNDLE"
@@ -75,12 +75,21 @@ def load(root: Path, build: Build, arch: str, device: Device) -> Module:
         module = _modules.get(key)
         if module is None:
             kind: Literal["cubin", "ptx"] = "cubin" if serves((arch,), device.arch) else "ptx"
-            module = _load_module(machine_code(root, build, arch, kind), build, device.index)
+            module = _load_module(machine_code(root, build, arch, kind).data, build, device.index)
             _modules[key] = module
     return module
 
 
-def machine_code(root: Path, build: Build, arch: str, kind: Literal["cubin", "ptx"]) -> bytes:
+@dataclass(frozen=True, slots=True)
+class MachineCode:
+    """A cubin or PTX, and which compiler made it."""
+
+    data: bytes
+    nvrtc: tuple[int, int] | None
+    """Version of the NVRTC that made a bundle's; None for the one that is installed here."""
+
+
+def machine_code(root: Path, build: Build, arch: str, kind: Literal["cubin", "ptx"]) -> MachineCode:
     """The cubin or PTX of `build`: out of a bundle, else compiled (or out of the compiler's cache).
 
     A bundle's PTX also serves where a cubin is wanted; a cubin never serves where PTX is.
@@ -96,8 +105,8 @@ def machine_code(root: Path, build: Build, arch: str, kind: Literal["cubin", "pt
                 f"{build.source} can't be taken from the bundle {bundle.folder}: {error}"
             ) from error
         if artifact is not None:
-            return artifact.data
-    return _compile(root, build, arch, kind).data
+            return MachineCode(artifact.data, bundle.nvrtc)
+    return _compile(root, build, arch, kind)
 
 
 def source_text(root: Path, build: Build) -> str:
@@ -122,12 +131,13 @@ def source_text(root: Path, build: Build) -> str:
     return data.decode()
 
 
-def _compile(root: Path, build: Build, arch: str, kind: Literal["cubin", "ptx"]) -> Artifact:
+def _compile(root: Path, build: Build, arch: str, kind: Literal["cubin", "ptx"]) -> MachineCode:
     text = source_text(root, build)
     try:
         from ..compiler.compile import compile_source
 
-        return compile_source(text, file_name=build.source, arch=arch, kind=kind)
+        artifact = compile_source(text, file_name=build.source, arch=arch, kind=kind)
+        return MachineCode(artifact.data, None)
     except Exception as error:
         # Whatever the toolchain lacks or dislikes, the caller has other candidates and the reference.
         raise LoadError(f"{build.source} can't be compiled for {arch} here: {_first_line(error)}") from error

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ print(status or 0, *loaded, file=sys.stderr)
 
 TORCH_SECONDS = """
 import time, torch
-start = time.perf_counter()
+start = time.process_time()
 import kernwright.generated.dispatch
-print(time.perf_counter() - start)
+print(time.process_time() - start)
 """
 
 IMPORT_MS = 150
@@ -42,6 +42,16 @@ def python(code: str, *arguments: str, cwd: Path | None = None) -> subprocess.Co
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
 
 
+def timed(
+    code: str, *arguments: str, cwd: Path | None = None
+) -> tuple[subprocess.CompletedProcess[str], float]:
+    """Run it; gives its processor time in seconds too, which other work on the machine doesn't stretch."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ran = python(code, *arguments, cwd=cwd)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ran, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 @pytest.fixture
 def built(run: Any, library: Path) -> Path:
     """The shipped specs, built; compiled here only if no other test of this run has."""
@@ -50,9 +60,7 @@ def built(run: Any, library: Path) -> Path:
 
 
 def test_a_build_with_nothing_to_do_is_quick_and_loads_neither_torch_nor_cupy(built: Path) -> None:
-    start = time.perf_counter()
-    ran = python(LOADED, "build", cwd=built)
-    seconds = time.perf_counter() - start
+    ran, seconds = timed(LOADED, "build", cwd=built)
     assert ran.stderr.strip() == "0"
     manifest = json.loads((built / "generated" / "manifest.json").read_text(encoding="utf-8"))
     assert ran.stdout.count(" True ") == sum(len(entry["kernels"]) for entry in manifest["sources"]) > 200
@@ -103,9 +111,9 @@ def test_the_dispatch_module_adds_little_to_importing_torch() -> None:
 
 
 def test_help_is_quick_to_come() -> None:
-    start = time.perf_counter()
-    assert "validate" in python(LOADED, "--help").stdout
-    assert time.perf_counter() - start < 1.5
+    ran, seconds = timed(LOADED, "--help")
+    assert "validate" in ran.stdout
+    assert seconds < 1
 
 
 CHECKOUT = Path(kernwright.__file__).parent

@@ -98,7 +98,12 @@ class Boundaries:
         )
         given, answer = self.answer(label, kind, inputs, seed)
         program = candidate_program(
-            self.dispatch.TABLE.root, candidate, arch or next(iter(candidate.builds)), kind, request.signature, given
+            self.dispatch.TABLE.root,
+            candidate,
+            arch or next(iter(candidate.builds)),
+            kind,
+            request.signature,
+            given,
         )
         return program, program.expect(answer)
 

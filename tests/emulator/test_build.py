@@ -7,7 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernwright.emulator import Buffer, CompileFailed, CompilerMissing, Launch, build, compile_text, run, toolchain
+from kernwright.emulator import (
+    Buffer,
+    CompileFailed,
+    CompilerMissing,
+    Launch,
+    build,
+    compile_text,
+    run,
+    toolchain,
+)
 
 TEXT = 'extern "C" __global__ void f(int* p, int value) { p[threadIdx.x] = value; }\n'
 
@@ -104,7 +113,9 @@ def fresh_search(monkeypatch: pytest.MonkeyPatch):
 def test_without_a_compiler(fresh_search):
     fresh_search.setenv("PATH", "/nowhere")
     fresh_search.delenv("CXX", raising=False)
-    with pytest.raises(CompilerMissing, match=r"No C\+\+ compiler was found \(looked for g\+\+ and clang\+\+\)"):
+    with pytest.raises(
+        CompilerMissing, match=r"No C\+\+ compiler was found \(looked for g\+\+ and clang\+\+\)"
+    ):
         toolchain.compiler()
     assert toolchain.EXIT_STATUS == 3
 

@@ -44,7 +44,9 @@ def shuffled(values, argument, width):
 def test_shuffles(kernel, values, argument, width, seed, policy):
     array = np.array(values, np.int32)
     sizes = np.int32(argument), np.int32(width)
-    found = launched(kernel("collectives.cu"), "shuffles", array, 128, *sizes, schedule=Schedule(seed, policy))
+    found = launched(
+        kernel("collectives.cu"), "shuffles", array, 128, *sizes, schedule=Schedule(seed, policy)
+    )
     assert (found == shuffled(array, argument, width)).all()
 
 
@@ -56,7 +58,9 @@ def test_shuffles(kernel, values, argument, width, seed, policy):
 )
 def test_votes(kernel, values, seed, policy):
     array = np.array(values, np.int32)
-    found = launched(kernel("collectives.cu"), "votes", array, 256, dtype="uint32", schedule=Schedule(seed, policy))
+    found = launched(
+        kernel("collectives.cu"), "votes", array, 256, dtype="uint32", schedule=Schedule(seed, policy)
+    )
     ballot, anys, match, both, add, low, high, xor = found.reshape(8, 32)
     unsigned = array.view(np.uint32)
     for lane in range(32):
@@ -99,7 +103,9 @@ def test_a_named_barrier_that_is_missing_is_found(kernel):
     (problem,) = fuzz(*named_barriers(kernel("collectives.cu", (full, "\n"))), 5).problems
     assert isinstance(problem, Deadlock)
     assert any("waiting at barrier 1 (collectives.cu:" in wait for wait in problem.waits)
-    unguarded = kernel("collectives.cu", (empty, "\n"), ("kernwright::emulator::barrier_sync(2, 64);    // empty", ""))
+    unguarded = kernel(
+        "collectives.cu", (empty, "\n"), ("kernwright::emulator::barrier_sync(2, 64);    // empty", "")
+    )
     launches, expected = named_barriers(unguarded)
     assert fuzz(launches, expected, 40).problems or find_races(launches)
 
@@ -110,7 +116,9 @@ def test_threads_that_have_ended_are_not_waited_for(kernel):
     assert fuzz([launch], {output: np.arange(63, -1, -1, dtype=np.int32)}, 10).problems == ()
 
 
-@pytest.mark.parametrize(("grid", "block"), [((5, 1, 1), (33, 1, 1)), ((2, 3, 4), (4, 3, 2)), ((1, 1, 2), (1, 1, 64))])
+@pytest.mark.parametrize(
+    ("grid", "block"), [((5, 1, 1), (33, 1, 1)), ((2, 3, 4), (4, 3, 2)), ((1, 1, 2), (1, 1, 64))]
+)
 def test_coordinates(kernel, grid, block):
     threads, blocks = int(np.prod(block)), int(np.prod(grid))
     output = Buffer.output("output", (blocks * threads,), "uint32")

@@ -64,4 +64,6 @@ def test_a_bulk_copy_wants_16_byte_addresses(kernel):
     launches, _ = bulk(kernel("copies.cu", ("input + tile * TILE, TILE", "input + tile * TILE + 1, TILE")))
     fault = run(launches).fault
     assert isinstance(fault, Misaligned)
-    assert "cp.async.bulk needs addresses that are multiples of 16; input + 4 bytes of rank 0 isn't" in str(fault)
+    assert "cp.async.bulk needs addresses that are multiples of 16; input + 4 bytes of rank 0 isn't" in str(
+        fault
+    )

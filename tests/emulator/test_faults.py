@@ -133,7 +133,10 @@ def test_a_barrier_that_half_of_the_threads_reach(fault):
         ("two_barriers", "wait at __syncthreads in line 57 while others reach the one in line 59"),
         ("not_in_its_mask", "faults.cu:64: lane 16 isn't in the mask 0x0000ffff that it calls with"),
         ("reads_an_absent_lane", "mask 0x0000ffff reads lane 16, which doesn't take part, into lane 0"),
-        ("masks_disagree", "lane 16 calls with mask 0xfffffffe while other lanes wait for an operation with mask"),
+        (
+            "masks_disagree",
+            "lane 16 calls with mask 0xfffffffe while other lanes wait for an operation with mask",
+        ),
     ],
 )
 def test_threads_that_do_not_meet(fault, symbol, text):
@@ -168,7 +171,11 @@ def test_a_scope_that_does_not_cover_its_users(fault):
     ("symbol", "args", "text"),
     [
         ("traps", (out(dtype="int32"),), "thread (3, 0, 0) at faults.cu:100: __trap() stopped the kernel"),
-        ("divides_by_zero", (out(dtype="int32"), np.int32(0)), "an integer division by zero stopped the kernel"),
+        (
+            "divides_by_zero",
+            (out(dtype="int32"), np.int32(0)),
+            "an integer division by zero stopped the kernel",
+        ),
         ("recurses", (out(dtype="int32"), np.int32(1000)), "used more than its 65536 bytes of stack"),
         ("converts", (out(dtype="int32"), np.float32(3e9)), "'float' that doesn't fit 'int' is converted"),
         ("waits_for_nobody", (out(dtype="uint64"),), "was never initialised"),

@@ -45,7 +45,9 @@ def test_what_holds_for_one_architecture_holds_for_all(library, label, name):
 
 
 @pytest.mark.parametrize("label", REAL)
-@pytest.mark.parametrize(("inputs", "seed"), [("large", 4), ("subnormal", 1)] + [("nonfinite", s) for s in range(4)])
+@pytest.mark.parametrize(
+    ("inputs", "seed"), [("large", 4), ("subnormal", 1)] + [("nonfinite", s) for s in range(4)]
+)
 def test_hard_inputs_of_the_real_shape(library, label, inputs, seed):
     program, expected = library.program(label, "wide_rows", "boundary", inputs, seed)
     assert fuzz(program.launches, expected, 1).problems == ()
@@ -100,4 +102,6 @@ def test_run_candidate_tells_outputs_from_intermediates(odd):
     with pytest.raises(ValueError, match="up_weight is missing; the op takes it as float16"):
         run_candidate(root, candidate, "sm_80", "first", signature, {**given, "up_weight": None})
     with pytest.raises(ValueError, match=r"residual has 10 bytes; float16 of shape \(1, 288\) has 576"):
-        run_candidate(root, candidate, "sm_80", "first", signature, {**given, "residual": given["residual"][0, :5]})
+        run_candidate(
+            root, candidate, "sm_80", "first", signature, {**given, "residual": given["residual"][0, :5]}
+        )

@@ -10,13 +10,17 @@ import pytest
 from kernwright.emulator import Buffer, Launch, compile_text, find_races, fuzz
 
 SEEDS = 6
+SANITIZED_THREADS = 256
 KINDS = ("boundary", "first", "final")
 _SYNC = re.compile(r"__sync(?:threads|warp)\(\);")
 
 QUICK = [("fp16-hc4-h2560-n1-r320-tp1", name) for name in ("wide_rows", "persistent")]
 LONG = [
     *[("fp16-hc4-h2560-n1-r320-tp1", name) for name in ("replicated", "early_norm")],
-    *[("bf16-hc4-h2560-n1-r320-tp1", name) for name in ("replicated", "wide_rows", "persistent", "early_norm")],
+    *[
+        ("bf16-hc4-h2560-n1-r320-tp1", name)
+        for name in ("replicated", "wide_rows", "persistent", "early_norm")
+    ],
     *[("fp16-hc8-h2048-n1-r128-tp1", name) for name in ("replicated", "wide_rows")],
 ]
 ODD = [
@@ -62,7 +66,7 @@ def with_text(launches: tuple[Launch, ...], text: str) -> list[Launch]:
 
 
 def is_caught(boundaries, label: str, name: str, mutant: Mutant) -> bool:
-    """By fuzzing; else by ThreadSanitizer on one CTA of the kernel."""
+    """By fuzzing; else by ThreadSanitizer on a few CTAs of the kernel."""
     symbol = f"hyper_connection_{mutant.kernel}_{name}"
     for kind in KINDS:
         program, expected = boundaries.program(label, name, kind)
@@ -71,8 +75,9 @@ def is_caught(boundaries, label: str, name: str, mutant: Mutant) -> bool:
         launches = with_text(program.launches, mutant.text)
         if fuzz(launches, expected, SEEDS).problems:
             return True
-        alone = [replace(launch, grid=(1, 1, 1)) for launch in launches if launch.symbol == symbol]
-        return bool(find_races(alone))
+        (launch,) = (launch for launch in launches if launch.symbol == symbol)
+        ctas = max(1, min(launch.grid[0], SANITIZED_THREADS // launch.block[0]))
+        return bool(find_races([replace(launch, grid=(ctas, 1, 1))]))
     raise AssertionError(f"no kind launches {symbol}")
 
 
@@ -125,7 +130,9 @@ def test_every_barrier_of_an_odd_bfloat16_text_is_needed(odd, label, name):
 )  # fmt: skip
 def test_a_changed_computation_is_found(library, old, new):
     label, name = QUICK[0]
-    program, expected = library.program(label, name, "boundary", "nonfinite" if "0.0f" in new else "normal", 0)
+    program, expected = library.program(
+        label, name, "boundary", "nonfinite" if "0.0f" in new else "normal", 0
+    )
     text = program.launches[0].kernel.text
     assert old in text
     assert fuzz(with_text(program.launches, text.replace(old, new)), expected, 1).problems
@@ -134,7 +141,9 @@ def test_a_changed_computation_is_found(library, old, new):
 def test_a_mutant_that_changes_nothing_passes(library):
     label, name = QUICK[0]
     program, expected = library.program(label, name, "boundary")
-    text = program.launches[0].kernel.text.replace("float total = groups[0];", "float total = 1.0f * groups[0];")
+    text = program.launches[0].kernel.text.replace(
+        "float total = groups[0];", "float total = 1.0f * groups[0];"
+    )
     assert text != program.launches[0].kernel.text
     assert fuzz(with_text(program.launches, text), expected, 1).problems == ()
 

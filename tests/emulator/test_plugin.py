@@ -43,22 +43,26 @@ def test_a_problem_fails_the_test(check_kernels, text, message):
 
 
 def test_a_failing_schedule_is_printed(check_kernels):
-    with pytest.raises(pytest.fail.Exception, match=r"Schedule\(seed=\d+, policy='\w+'\) fails; it replays exactly"):
-        # Right as long as warp 0 goes first, as it does in the schedule that is checked first.
-        text = TEXT.replace("  __syncthreads();\n", "").replace("+ 0.0f * turned[threadIdx.x]", "")
-        text = text.replace("63 - threadIdx.x", "(threadIdx.x ^ 32)").replace(
-            "out[threadIdx.x] = turned[(threadIdx.x ^ 32)]",
-            "__syncwarp(); out[threadIdx.x] = threadIdx.x < 32 ? 2.0f * x[threadIdx.x] : turned[threadIdx.x - 32] * 0.0f + 2.0f * x[threadIdx.x]",
-        )
-        text = text.replace("turned[(threadIdx.x ^ 32)]", "turned[threadIdx.x]")
-        check_kernels(*launches(text), sanitize=False)
+    """Right as long as lower threads go first, as they do in the schedule that is checked first."""
+    text = TEXT.replace("  __syncthreads();\n", "").replace(
+        "turned[63 - threadIdx.x]", "turned[threadIdx.x]", 1
+    )
+    text = text.replace(
+        "turned[63 - threadIdx.x] + 0.0f * turned[threadIdx.x]", "turned[threadIdx.x / 2 * 2]"
+    )
+    given, _ = launches(text)
+    expected = {given[0].args[1]: np.repeat(2 * X[::2], 2)}
+    with pytest.raises(
+        pytest.fail.Exception, match=r"Schedule\(seed=\d+, policy='\w+'\) fails; it replays exactly"
+    ):
+        check_kernels(given, expected)
 
 
 def test_a_race_fails_the_test(check_kernels):
     """Every thread writes the same value, so no schedule changes the result."""
-    text = TEXT.replace("  turned[63", "  turned[0] = 1.0f;\n  __syncwarp();\n  turned[63").replace("turned[0] = 1", "out[0] = 2")
-    with pytest.raises(pytest.fail.Exception, match=r"Race: write of 4 bytes by .* at twice\.cu:3"):
-        check_kernels(*launches(text.replace("turned[threadIdx.x];", "turned[threadIdx.x];")))
+    text = TEXT.replace("  __shared__", "  out[0] = 2.0f * x[0];\n  __shared__")
+    with pytest.raises(pytest.fail.Exception, match=r"Race: write of 4 bytes by .* at twice\.cu:2"):
+        check_kernels(*launches(text))
 
 
 def test_races_are_looked_for_on_small_workloads():

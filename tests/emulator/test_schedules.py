@@ -35,7 +35,10 @@ PUBLISH = "  meet(peers, rank, 0, epoch);\n"
 FUZZED = {
     "release before data": (FILL + PUBLISH, PUBLISH + FILL),
     "no end barrier": ("  meet(peers, rank, 1, epoch);\n", ""),
-    "signed comparison": ("static_cast<int>(seen - epoch) >= 0", "static_cast<int>(seen) >= static_cast<int>(epoch)"),
+    "signed comparison": (
+        "static_cast<int>(seen - epoch) >= 0",
+        "static_cast<int>(seen) >= static_cast<int>(epoch)",
+    ),
     "no barrier before the release": ("  __syncthreads();  // the data of the whole CTA is there\n", ""),
     "no barrier behind the wait": ("  __syncthreads();  // the peers' data is there\n", ""),
     "no barrier behind the reads": ("  __syncthreads();  // the whole CTA has read\n", ""),
@@ -131,7 +134,9 @@ def test_bounded_polling_ends_in_virtual_time(kernel):
 
 
 def test_a_schedule_is_checked():
-    with pytest.raises(ValueError, match="Policy 'fair' is unknown; use one of round_robin, random, adversarial"):
+    with pytest.raises(
+        ValueError, match="Policy 'fair' is unknown; use one of round_robin, random, adversarial"
+    ):
         Schedule(1, "fair")
     with pytest.raises(ValueError, match=r"Seed -1 is out of range; it must be from 0 to 2\*\*64 - 1"):
         Schedule(-1)

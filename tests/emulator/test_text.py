@@ -44,7 +44,10 @@ def test_dynamic_shared_memory():
         facts(code + "extern __shared__ float a[];" + KERNEL, "f.cu")
 
 
-@pytest.mark.parametrize("code", ['asm("mma.sync.aligned.m16n8k16...");', 'asm("wgmma.fence;");', "nvcuda::wmma::fill_fragment(c, 0);"])
+@pytest.mark.parametrize(
+    "code",
+    ['asm("mma.sync.aligned.m16n8k16...");', 'asm("wgmma.fence;");', "nvcuda::wmma::fill_fragment(c, 0);"],
+)
 def test_tensor_cores_are_refused(code):
     with pytest.raises(TextUnsupported, match="such candidates are checked on a GPU, under their tolerance"):
         facts(f"__device__ void d() {{ {code} }}\n{KERNEL}", "f.cu")
@@ -52,7 +55,9 @@ def test_tensor_cores_are_refused(code):
 
 
 def test_a_text_without_a_kernel():
-    with pytest.raises(TextUnsupported, match=r"f\.cu defines no kernel; the emulator runs functions declared"):
+    with pytest.raises(
+        TextUnsupported, match=r"f\.cu defines no kernel; the emulator runs functions declared"
+    ):
         facts("int x;", "f.cu")
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
+
+ODD = Path(__file__).resolve().parents[1] / "odd"
 
 
 class Scalar:
@@ -102,3 +105,15 @@ def figures() -> Iterator[dict[str, object]]:
     yield measured
     if (path := os.environ.get("KERNWRIGHT_FIGURES")) and measured:
         Path(path).write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def odd_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace of small workloads, generated: its kernels run in milliseconds on the emulator."""
+    from kernwright.generator import plan_generation, write_generation
+    from kernwright.specs import find_workspace
+
+    root = tmp_path_factory.mktemp("odd") / "evidence"
+    shutil.copytree(ODD, root)
+    write_generation(plan_generation(find_workspace(root)))
+    return root

@@ -47,10 +47,8 @@ def test_the_library_compiles_within_its_budgets_without_spills_or_stack() -> No
     wide = [
         kernel for kernel in report.kernels if (kernel.candidate, kernel.kernel) == ("wide_rows", "up_mix")
     ]
-    assert {kernel.shared_bytes for kernel in wide} == {
-        16 * 4 * 320 * 2,
-        16 * 8 * 128 * 2,
-    }  # up_mix of wide_rows: rows x branches x R x 2 bytes
+    # 16 rows x branches x R x 2 bytes pass through shared memory.
+    assert {kernel.shared_bytes for kernel in wide} == {16 * 4 * 320 * 2, 16 * 8 * 128 * 2}
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import torch
 from kernwright.compiler.artifact import Artifact, digest
 from kernwright.compiler.bundle import write_bundle
 from kernwright.runtime import Build, Device, LoadError, NotWarm, StaleSource, loader
+from kernwright.runtime.loader import MachineCode
 
 GPU = Device("sm_90", 132, "NVIDIA H200", 0)
 TEXT = "// a kernel\n"
@@ -136,8 +137,8 @@ def test_a_bundle_serves_without_source_or_compiler(
     write_bundle(folder, [artifact("cubin", b"cubin"), artifact("ptx", b"ptx")])
     (root / BUILD.source).unlink()
     monkeypatch.setenv("KERNWRIGHT_BUNDLE", str(folder))
-    assert loader.machine_code(root, BUILD, "sm_90", "cubin") == b"cubin"
-    assert loader.machine_code(root, BUILD, "sm_90", "ptx") == b"ptx"
+    assert loader.machine_code(root, BUILD, "sm_90", "cubin") == MachineCode(b"cubin", (12, 9))
+    assert loader.machine_code(root, BUILD, "sm_90", "ptx") == MachineCode(b"ptx", (12, 9))
     loaded = request.getfixturevalue("cupy")  # only now: writing a bundle asks for the real one
     loader.load(root, BUILD, "sm_90", GPU)
     assert loaded == [(0, b"cubin")]
@@ -165,7 +166,7 @@ def test_what_does_not_compile_or_load_is_a_load_error(
         "small/control.sm_90.cu can't be compiled for sm_90 here: "
         "NVRTC isn't installed; pip install 'kernwright[cuda12]'"
     )
-    monkeypatch.setattr(loader, "machine_code", lambda *_: b"broken")
+    monkeypatch.setattr(loader, "machine_code", lambda *_: MachineCode(b"broken", None))
     with pytest.raises(LoadError, match=r"can't be loaded on cuda:0: CUDA_ERROR_INVALID_IMAGE: [a-z ]+$"):
         loader.load(root, BUILD, "sm_90", GPU)
     monkeypatch.setitem(sys.modules, "cupy", None)

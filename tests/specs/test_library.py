@@ -75,6 +75,8 @@ def test_candidates_differ_in_geometry() -> None:
         "wide_rows": (162, 2, 160, 16, 16),
         "persistent": (132, 1, 264, 8, 4),
         "early_norm": (324, 1, 320, 8, 4),
+        "small_ctas": (324, 1, 640, 4, 4),
+        "staged_up": (324, 1, 320, 8, 16),
     }
     schedules = [str(candidate.schedule()) for candidate in QWEN.candidates]
     assert len(set(schedules)) == len(schedules)

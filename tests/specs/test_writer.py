@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernwright.specs import SpecError, edit, find_workspace, load_spec
+from kernwright.specs import SpecError, edit, load_spec
 
-LIBRARY = find_workspace().specs / "qwen38_flash_tp1.toml"
+SAMPLE = Path(__file__).parent / "edited" / "qwen38_flash_tp1.toml"
 
 
 @pytest.fixture
 def spec_path(tmp_path: Path) -> Path:
-    return Path(shutil.copy(LIBRARY, tmp_path))
+    return Path(shutil.copy(SAMPLE, tmp_path))
 
 
 def changed_lines(path: Path) -> list[tuple[str, str]]:
-    before, after = LIBRARY.read_text(encoding="utf-8"), path.read_text(encoding="utf-8")
+    before, after = SAMPLE.read_text(encoding="utf-8"), path.read_text(encoding="utf-8")
     pairs = list(zip(before.splitlines(True), after.splitlines(True), strict=True))
     return [(old.strip(), new.strip()) for old, new in pairs if old != new]
 
@@ -53,7 +53,7 @@ def test_a_new_key_and_table_go_to_their_candidate(spec_path: Path) -> None:
     assert [c.schedule()["l1_bypass"] for c in spec.candidates] == [False, True, False, False]
     assert spec.candidates[3].schedule()["down"]["threads"] == 160
     assert spec.control.arch[-1] == "sm_120"
-    comments = [line for line in LIBRARY.read_text(encoding="utf-8").splitlines() if "#" in line]
+    comments = [line for line in SAMPLE.read_text(encoding="utf-8").splitlines() if "#" in line]
     kept = spec_path.read_text(encoding="utf-8").splitlines()
     assert [line for line in kept if "#" in line] == comments
 
@@ -61,7 +61,7 @@ def test_a_new_key_and_table_go_to_their_candidate(spec_path: Path) -> None:
 def test_none_removes_a_key(spec_path: Path) -> None:
     edit(spec_path, ("candidate", "early_norm", "early_norm_weight"), None)
     text = spec_path.read_text(encoding="utf-8")
-    assert text == LIBRARY.read_text(encoding="utf-8").replace("early_norm_weight = true\n", "")
+    assert text == SAMPLE.read_text(encoding="utf-8").replace("early_norm_weight = true\n", "")
     with pytest.raises(SpecError, match="there is no such key to remove"):
         edit(spec_path, ("candidate", "early_norm", "early_norm_weight"), None)
 
@@ -105,7 +105,7 @@ def test_what_would_break_the_file_is_not_written(
     with pytest.raises(SpecError) as caught:
         edit(spec_path, key_path, value)
     assert message in str(caught.value)
-    assert spec_path.read_bytes() == LIBRARY.read_bytes()
+    assert spec_path.read_bytes() == SAMPLE.read_bytes()
     assert list(spec_path.parent.iterdir()) == [spec_path]
 
 
@@ -116,15 +116,15 @@ def test_a_crash_while_writing_leaves_the_old_file(spec_path: Path, monkeypatch:
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="the disk is full"):
         edit(spec_path, ("workload", "eps"), 1e-5)
-    assert spec_path.read_bytes() == LIBRARY.read_bytes()
+    assert spec_path.read_bytes() == SAMPLE.read_bytes()
     assert list(spec_path.parent.iterdir()) == [spec_path]
 
 
 def test_line_ends_and_mode_are_kept(spec_path: Path) -> None:
-    spec_path.write_bytes(LIBRARY.read_bytes().replace(b"\n", b"\r\n"))
+    spec_path.write_bytes(SAMPLE.read_bytes().replace(b"\n", b"\r\n"))
     spec_path.chmod(0o640)
     edit(spec_path, ("candidate", "persistent", "down", "ctas"), 108)
-    expected = LIBRARY.read_bytes().replace(b"ctas = 132", b"ctas = 108").replace(b"\n", b"\r\n")
+    expected = SAMPLE.read_bytes().replace(b"ctas = 132", b"ctas = 108").replace(b"\n", b"\r\n")
     assert spec_path.read_bytes() == expected
     assert spec_path.stat().st_mode & 0o777 == 0o640
 
@@ -139,8 +139,8 @@ def test_line_ends_and_mode_are_kept(spec_path: Path) -> None:
 def test_an_edit_changes_that_value_alone(
     tmp_path_factory: pytest.TempPathFactory, name: str, key: tuple[str, ...], value: int
 ) -> None:
-    path = Path(shutil.copy(LIBRARY, tmp_path_factory.mktemp("edit")))
-    expected = tomllib.loads(LIBRARY.read_text(encoding="utf-8"))
+    path = Path(shutil.copy(SAMPLE, tmp_path_factory.mktemp("edit")))
+    expected = tomllib.loads(SAMPLE.read_text(encoding="utf-8"))
     table = next(candidate for candidate in expected["candidate"] if candidate["name"] == name)
     for part in key[:-1]:
         table = table.setdefault(part, {})
