@@ -34,7 +34,7 @@ check: install
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	$(BIN)/python -m zipfile -e dist/kernwright-*.whl $(WHEEL)
 	cd $(WHEEL) && $(abspath $(BIN))/mypy --config-file $(abspath pyproject.toml) -p kernwright
-	PYTHONPATH=$(WHEEL) $(BIN)/lint-imports --config pyproject.toml --no-cache
+	PYTHONPATH=$(WHEEL) $(BIN)/lint-imports --no-cache pyproject.toml
 	$(BIN)/kernwright generate --check
 
 format: install

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -60,6 +63,29 @@ def instruction_counts(cubin: bytes, arch: str) -> dict[str, Counter[str]] | Ski
     if ran.returncode != 0:
         raise DisassemblyFailed(f"{nvdisasm} can't read a cubin for {arch}. It says: {ran.stderr.strip()}")
     return _count(ran.stdout)
+
+
+def remembered_counts(cubin: bytes, arch: str, folder: Path) -> dict[str, Counter[str]] | Skipped:
+    """As `instruction_counts`, by way of a file below `folder`: nvdisasm takes half a second a cubin.
+
+    A file that can't be read or written costs that time and nothing else; what was skipped isn't kept.
+    """
+    place = folder / "disassembly" / f"{hashlib.sha256(cubin).hexdigest()}.json"
+    try:
+        stored = json.loads(place.read_text(encoding="utf-8"))
+        return {
+            symbol: Counter({name: int(n) for name, n in found.items()}) for symbol, found in stored.items()
+        }
+    except (OSError, ValueError, AttributeError, TypeError):
+        pass  # not there, or not whole
+    counts = instruction_counts(cubin, arch)
+    if isinstance(counts, dict):
+        with contextlib.suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            temporary = place.with_suffix(f".{os.getpid()}.tmp")
+            temporary.write_text(json.dumps(counts), encoding="utf-8")
+            temporary.replace(place)
+    return counts
 
 
 def find_nvdisasm() -> Path | None:

@@ -169,15 +169,11 @@ def cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
     return folder
 
 
-@functools.cache
-def _verified(path: Path, modified: int) -> bool:
-    recorded = path.with_name(f"{path.name}.sha256")
-    return recorded.is_file() and recorded.read_text() == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def _intact(folder: Path, product: str) -> bool:
-    path = folder / product
-    return path.is_file() and _verified(path, path.stat().st_mtime_ns)
+    path, recorded = folder / product, folder / f"{product}.sha256"
+    if not path.is_file() or not recorded.is_file():
+        return False
+    return recorded.read_text() == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _cache_root() -> Path:
@@ -248,7 +244,8 @@ def _explain(stderr: str, name: str) -> str:
         r"'(?:[\w:]*::)?(\w+)' (?:was not declared|is not a member|has not been declared|does not name a type)",
         stderr,
     )
-    unknown += re.findall(r"undeclared identifier '(\w+)'", stderr)
+    unknown += re.findall(r"(?:undeclared identifier|attempt to use (?:a )?poisoned) [\"'](\w+)[\"']", stderr)
+    unknown += re.findall(r"attempt to use a poisoned identifier\n[^\n]*\b(__\w+)", stderr)
     hint = ""
     if unknown:
         listed = ", ".join(dict.fromkeys(unknown))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .build import TEXT_FILE, Object, compile_text, sanitized_runner
+from .build import TEXT_FILE, compile_text, sanitized_runner
 from .launch import ACCESS, Buffer, Launch, buffers_of
 from .report import Fault, Race, parse_report
 from .schedule import POLICIES, Schedule
@@ -35,7 +35,7 @@ _NAME = re.compile(r"^  Thread (T\d+) '([^']*)'", re.MULTILINE)
 _FRAME = re.compile(r"#\d+ .*?([^/\s]+):(\d+)")
 
 
-class TooLarge(ValueError):  # noqa: N818
+class TooLarge(ValueError):
     """The launches have more threads than ThreadSanitizer can hold."""
 
 
@@ -148,4 +148,5 @@ def _races(output: str, names: dict[str, str]) -> Iterator[Race]:
 def _side(access: re.Match[str], threads: dict[str, str], names: dict[str, str]) -> str:
     lines = [(file, line) for file, line in _FRAME.findall(access["stack"]) if file in names]
     at = " < ".join(f"{names[file]}:{line}" for file, line in lines) or "an unknown line"
-    return f"{access['what'].lower()} of {access['bytes']} bytes by {threads.get(access['thread'], 'a thread')} at {at}"
+    who = threads.get(access["thread"], "a thread")
+    return f"{access['what'].lower()} of {access['bytes']} bytes by {who} at {at}"

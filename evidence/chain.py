@@ -11,10 +11,19 @@ from types import ModuleType
 
 import numpy as np
 
-from .oracle import INPUT_KINDS, Shape, boundary, tensors, weights
+from .oracle import INPUT_KINDS, InputKind, Shape, boundary, tensors, weights
 from .oracle.arrays import Bits
 
-CARRIED = ("zeros", "tiny", "normal", "large", "subnormal", "signed_zero", "ties", "normal")
+CARRIED: tuple[InputKind, ...] = (
+    "zeros",
+    "tiny",
+    "normal",
+    "large",
+    "subnormal",
+    "signed_zero",
+    "ties",
+    "normal",
+)
 """Inputs whose state is carried from layer to layer; the other half of the tokens is fresh in every layer."""
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..compiler.compile import compile_source
 from ..compiler.nvrtc import CompileFailed
+from ..compiler.resources import LogUnreadable
 from ..runtime.device import Device
 from ..runtime.loader import Function
 from ..runtime.plan import current_stream
@@ -134,17 +135,12 @@ def compiled(source: str, file_name: str, symbol: str, arch: str) -> Artifact:
     """
     try:
         artifact = compile_source(source, file_name=file_name, arch=arch)
-    except CompileFailed as error:
+    except (CompileFailed, LogUnreadable) as error:  # the latter where a file defines no kernel
         raise ExternalUnusable(f"{file_name} doesn't compile for {arch}: {error}") from error
     if symbol not in artifact.kernels:
-        there = ", ".join(artifact.kernels)
+        there = ", ".join(sorted(artifact.kernels))
         raise ExternalUnusable(
-            f"{file_name} has no kernel {symbol}; "
-            + (
-                f"it has {there}: name one of them"
-                if there
-                else 'it has none: declare it extern "C" __global__'
-            )
+            f'{file_name} has no extern "C" kernel {symbol}; it has {there}: name one of them'
         )
     return artifact
 

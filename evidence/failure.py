@@ -47,7 +47,7 @@ def leave(folder: Path, failure: Failure, inputs: Mapping[str, torch.Tensor]) ->
     stem = f"{failure.workload}-{failure.candidate}-{failure.arch}".replace("/", "-")
     place = _new_folder(folder, stem)
     words = {name: tensor.cpu().contiguous().view(torch.int16).numpy() for name, tensor in inputs.items()}
-    np.savez(place / "inputs.npz", **words)
+    np.savez(place / "inputs.npz", **words)  # type: ignore[arg-type]  # names are the family's own
     document = {**asdict(failure), "command": failure.command}
     (place / "failure.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return place

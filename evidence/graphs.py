@@ -17,7 +17,7 @@ class Graph(Generic[Result]):
 
     def __init__(self, run: Callable[[], Result]) -> None:
         """Warm up on a side stream, as capture wants it, then capture."""
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP_RUNS):
@@ -39,10 +39,10 @@ def capture(run: Callable[[], Result]) -> Graph[Result]:
 
 def replay_ms(graph: Graph[Result], replays: int) -> float:
     """Milliseconds a replay, by events around `replays` of them."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     start.record()
     for _ in range(replays):
         graph.replay()
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) / replays
+    return float(start.elapsed_time(end)) / replays

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..compiler.artifact import Artifact
-from ..compiler.cache import Cache
+from ..compiler.cache import Cache, default_folder
 from ..compiler.compile import Job, compile_all
-from ..compiler.disassembly import Skipped, instruction_counts, unmet
+from ..compiler.disassembly import Skipped, remembered_counts, unmet
 from ..compiler.resources import over_budget
 from ..compiler.toolchain import require_arch
 from ..specs import Selection, select
@@ -235,7 +235,7 @@ def _unmet_expectations(build: Build, artifact: Artifact) -> tuple[list[str], st
     }
     if not any(expectations.values()):
         return [], ""
-    counts = instruction_counts(artifact.data, build.source.arch)
+    counts = remembered_counts(artifact.data, build.source.arch, default_folder())
     if isinstance(counts, Skipped):
         return [], f"expectations of {build.source.arch} machine code were not checked: {counts.reason}"
     problems = [

@@ -12,7 +12,7 @@ from jinja2 import Environment
 
 from ..specs import Candidate, External, Family, Spec, SpecFile, Workload, digest
 from .environment import render
-from .lowering import Lowering, Schedule
+from .lowering import Lowering, NotGenerated, Schedule
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,17 @@ def generate_workloads(
     """Render every candidate of a spec file on every architecture it lists.
 
     Raises:
-        NotGenerated: a route or option that this version has no templates for.
+        NotGenerated: a route or option that this version has no templates for, or an external control.
         ScheduleError: a schedule that can't be built as asked.
     """
     schedule = cast(Schedule, importlib.import_module(family.schedule_module))
     spec = spec_file.spec
+    if isinstance(spec.control, External):
+        raise NotGenerated(
+            f"the control of spec {spec.name} is external ({spec.control.name}); this version dispatches only "
+            f"where it generates the control: put a generated candidate first, and compare with your own kernel "
+            f"by `kernwright bench --against`"
+        )
     for workload in spec.workloads():
         candidates = tuple(
             _generate_candidate(environment, schedule, spec, workload, candidate)

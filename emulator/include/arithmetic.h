@@ -4,6 +4,9 @@
 
 #include "language.h"
 
+// The C library has functions of these names, which aren't CUDA's approximations.
+#pragma GCC poison __expf __exp10f __logf __log2f __log10f __sinf __cosf __tanf __sincosf __powf
+
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }

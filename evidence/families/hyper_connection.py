@@ -141,7 +141,7 @@ def as_torch(bits: Any, dtype: str, device: torch.device) -> torch.Tensor:
     import torch
 
     flat = (
-        torch.from_dlpack(bits.view("int16"))
+        torch.utils.dlpack.from_dlpack(bits.view("int16"))
         if device.type == "cuda"
         else torch.from_numpy(bits.view("int16"))
     )

@@ -29,7 +29,8 @@ def widen(values: F32) -> F64:
     bits = xp.ascontiguousarray(values).view(xp.uint32).reshape(values.shape)
     subnormal = (bits & _FRACTION).astype(xp.float64) * _SUBNORMAL_UNIT
     subnormal = xp.where(bits & _SIGN, -subnormal, subnormal)
-    return xp.where(bits & _EXPONENT, wide, subnormal)
+    exact: F64 = xp.where(bits & _EXPONENT, wide, subnormal)
+    return exact
 
 
 def narrow(wide: F64) -> F32:
@@ -43,7 +44,8 @@ def narrow(wide: F64) -> F32:
     small = size < _SMALLEST_NORMAL
     bits = xp.rint(xp.where(small, size, 0.0) / _SUBNORMAL_UNIT).astype(xp.uint32)  # may round up to normal
     bits |= xp.where(xp.signbit(wide), xp.uint32(_SIGN), xp.uint32(0))
-    return xp.where(small, bits, result.view(xp.uint32)).view(xp.float32)
+    rounded: F32 = xp.where(small, bits, result.view(xp.uint32)).view(xp.float32)
+    return rounded
 
 
 def add(a: F32, b: F32) -> F32:

@@ -14,6 +14,9 @@ from ...specs.families.hyper_connection import HyperConnectionWorkload, Replicat
 from ..literals import float_literal
 from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
 
+SUMS_LIMIT = 128
+"""Partial sums of a thread: they live in registers, of which a thread has 255."""
+
 STATIC_SHARED_LIMIT = 48 * 1024
 """Bytes of static shared memory that a kernel may declare on every architecture."""
 
@@ -45,6 +48,8 @@ def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) 
     state = branches * hidden
     tilings = {kernel: candidate.tiling(workload, kernel) for kernel in ("down", "down_final", "up_mix")}
     down_tree, up_tree = TreeShape.of(trees["down"], state), TreeShape.of(trees["up"], low_rank)
+    _check_sums(candidate, "down", tilings["down"], down_tree, 1)
+    _check_sums(candidate, "up_mix", tilings["up_mix"], up_tree, branches)
     _check_down(candidate, tilings["down"], down_tree)
     _check_up_mix(candidate, tilings["up_mix"], up_tree, branches, low_rank)
 
@@ -55,6 +60,7 @@ def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) 
         "branches": branches,
         "hidden": hidden,
         "low_rank": low_rank,
+        "up_words_per_row": low_rank * 2 // tilings["up_mix"].load_bytes,
         "eps": float_literal(workload.eps),
         "branches_power_of_two": branches & (branches - 1) == 0,
         "inverse_branches": float_literal(1.0 / branches),
@@ -114,6 +120,18 @@ def _check_down(candidate: Replicated, tiling: RowTiling, tree: TreeShape) -> No
         raise ScheduleError(
             f"candidate {candidate.name} keeps the sums of {tiling.rows_per_cta} rows of down in {needed} "
             f"bytes of shared memory; {STATIC_SHARED_LIMIT} are allowed: lower down.rows_per_cta"
+        )
+
+
+def _check_sums(
+    candidate: Replicated, kernel: str, tiling: RowTiling, tree: TreeShape, branches: int
+) -> None:
+    """Everything is unrolled over a thread's sums: too many spill, and take the compiler minutes."""
+    sums = tiling.rows_per_team * branches * tree.segments * tiling.lane_passes
+    if sums > SUMS_LIMIT:
+        raise ScheduleError(
+            f"candidate {candidate.name} gives a thread of {kernel} {sums} partial sums; {SUMS_LIMIT} are allowed: "
+            f"lower {kernel}.rows_per_cta or raise {kernel}.threads"
         )
 
 

@@ -157,7 +157,7 @@ def test_the_fallback_of_the_context_switch(tmp_path):
     sources = [str(source) for source in sorted(native.glob("*.cpp"))]
     flags = ["-std=c++17", "-O1", "-DKERNWRIGHT_UCONTEXT", "-pthread", "-rdynamic"]
     subprocess.run([str(toolchain.compiler().path), *flags, *sources, "-o", str(program), "-ldl"], check=True)
-    plan = f"0 0 0\n1\n{kernel.path}\n1\np 0 128 1 -\n0\n1\nf\n0 0 0 0 1 1 1 32 1 1 0 2\npointers 1 0\nscalar 07000000\n"
-    (tmp_path / "plan").write_text(plan)
+    launch = "f 0 0 0 0 1 1 1 32 1 1 0 2 pointers 1 0 scalar 07000000"
+    (tmp_path / "plan").write_text(f"0 0 0 1 {kernel.path} 1 p 0 128 1 - 0 1 {launch}")
     subprocess.run([str(program), str(tmp_path / "plan"), str(tmp_path / "report")], check=True)
     assert (tmp_path / "report").read_text() == ""

@@ -34,26 +34,31 @@ def test_copies_arrive(kernel, make):
     assert find_races(launches) == ()
 
 
+WAIT = "emulated::cp_async_wait_group(1);"
+FULL = "    while (!emulated::mbarrier_try_wait_parity(&full[s], tile / 2 % 2)) {  // arrived\n    }\n"
+EMPTY = "if (tile >= 2) emulated::mbarrier_wait_parity(&empty[s], (tile / 2 - 1) % 2);  // free again"
+ARRIVALS = "emulated::mbarrier_initialise(&empty[s], 32);"
+EXPECT = "emulated::mbarrier_arrive_expect_tx(&full[s], TILE * sizeof(float));"
 MISTAKES = {
-    "no wait": (staged, ("emulated::cp_async_wait_group(1);", "")),
-    "one group too many left": (staged, ("emulated::cp_async_wait_group(1);", "emulated::cp_async_wait_group(2);")),
-    "no barrier behind the wait": (staged, ("emulated::cp_async_wait_group(1);\n    __syncthreads();", "emulated::cp_async_wait_group(1);")),
-    "no barrier before the next copy": (staged, ("__syncthreads();  // the stage is filled again", "")),
-    "no wait for full": (bulk, ("    while (!emulated::mbarrier_try_wait_parity(&full[s], tile / 2 % 2)) {  // arrived\n    }\n", "")),
-    "wrong parity of full": (bulk, ("(&full[s], tile / 2 % 2)", "(&full[s], tile / 2 % 2 ^ 1)")),
-    "no wait for empty": (bulk, ("if (tile >= 2) emulated::mbarrier_wait_parity(&empty[s], (tile / 2 - 1) % 2);  // free again", "")),
-    "too few arrivals": (bulk, ("emulated::mbarrier_initialise(&empty[s], 32);", "emulated::mbarrier_initialise(&empty[s], 33);")),
-    "too many arrivals": (bulk, ("emulated::mbarrier_initialise(&empty[s], 32);", "emulated::mbarrier_initialise(&empty[s], 31);")),
-    "too few bytes": (bulk, ("emulated::mbarrier_arrive_expect_tx(&full[s], TILE * sizeof(float));", "emulated::mbarrier_arrive_expect_tx(&full[s], TILE * sizeof(float) + 16);")),
-    "no __syncwarp": (bulk, ("__syncwarp();", "")),
-    "no wait for the store": (bulk, ("emulated::cp_async_bulk_wait_group(0);  // before the CTA ends", "")),
-}  # fmt: skip
+    "no wait": (staged, WAIT, ""),
+    "one group too many left": (staged, WAIT, WAIT.replace("1", "2")),
+    "no barrier behind the wait": (staged, f"{WAIT}\n    __syncthreads();", WAIT),
+    "no barrier before the next copy": (staged, "__syncthreads();  // the stage is filled again", ""),
+    "no wait for full": (bulk, FULL, ""),
+    "wrong parity of full": (bulk, "(&full[s], tile / 2 % 2)", "(&full[s], tile / 2 % 2 ^ 1)"),
+    "no wait for empty": (bulk, EMPTY, ""),
+    "too few arrivals": (bulk, ARRIVALS, ARRIVALS.replace("32", "33")),
+    "too many arrivals": (bulk, ARRIVALS, ARRIVALS.replace("32", "31")),
+    "too few bytes": (bulk, EXPECT, EXPECT.replace("(float)", "(float) + 16")),
+    "no __syncwarp": (bulk, "__syncwarp();", ""),
+    "no wait for the store": (bulk, "emulated::cp_async_bulk_wait_group(0);  // before the CTA ends", ""),
+}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_found(kernel, mistake):
-    make, edit = MISTAKES[mistake]
-    launches, expected = make(kernel("copies.cu", edit))
+    make, old, new = MISTAKES[mistake]
+    launches, expected = make(kernel("copies.cu", (old, new)))
     fuzzed = fuzz(launches, expected, 40)
     assert fuzzed.problems or find_races(launches)
     if mistake == "too few arrivals":

@@ -109,5 +109,5 @@ def test_same_wants_every_tensor_and_as_many():
     one, other = torch.ones(2), torch.zeros(2)
     assert same([one, other], [one, other])
     assert not same([one, other], [one, one])
-    with pytest.raises(ValueError, match="shorter"):
+    with pytest.raises(ValueError, match="argument 2 is longer"):
         same([one], [one, other])

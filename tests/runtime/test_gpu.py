@@ -7,10 +7,7 @@ import torch
 from kernwright.runtime import Device, NotWarm
 from kernwright.runtime.device import current
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
