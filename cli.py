@@ -126,6 +126,9 @@ def build(
     arch: Archs = [],  # noqa: B006
     jobs: Jobs = CORES,
     scheduler: Scheduler = "",
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Also run all on the emulator, once a source.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Validate, generate and compile the whole workspace."""
@@ -135,6 +138,8 @@ def build(
     write_generation(generation)
     report = _compile(generation, [], arch, [], jobs, scheduler, quiet=json)
     _show_build(report, json)
+    if verify:
+        cli_evidence.verify_all(quiet=json)
 
 
 @app.command()

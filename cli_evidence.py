@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from kernwright import console
 from kernwright.cli_options import Archs, Candidates, Json, Workloads, open_workspace
+
+if TYPE_CHECKING:
+    from kernwright.evidence.verify import Verification
 
 ledger_app = typer.Typer(help="Read the ledger: what was measured, whether it is consistent, what is stale.")
 
@@ -26,7 +29,20 @@ def verify(
     results = run_verify(open_workspace(), on, workloads, candidate, arch, case, quiet=json)
     if json:
         console.print_json([result.to_json() for result in results])
-    else:
+    _show_verified(results, on, quiet=json)
+
+
+def verify_all(*, quiet: bool) -> None:
+    """Verify the whole workspace on the emulator; part of `build --verify`."""
+    from kernwright.evidence.commands import run_verify
+
+    _show_verified(
+        run_verify(open_workspace(), "emulator", [], [], [], [], quiet=quiet), "emulator", quiet=quiet
+    )
+
+
+def _show_verified(results: list[Verification], on: str, *, quiet: bool) -> None:
+    if not quiet:
         columns = ("workload", "candidate", "arch", "against", "cases", "values", "mismatches", "seconds")
         rows = [
             (
@@ -37,7 +53,7 @@ def verify(
                 r.gate.cases,
                 r.gate.values,
                 r.gate.mismatches,
-                f"{r.seconds:.1f}",
+                "remembered" if r.cached else f"{r.seconds:.1f}",
             )
             for r in results
         ]

@@ -104,6 +104,7 @@ def run(
     launches: Sequence[Launch],
     schedule: Schedule = Schedule(),  # noqa: B008
     poison: int | None = None,
+    patience: float = 30.0,
 ) -> Outcome:
     """Run launches once.
 
@@ -113,6 +114,7 @@ def run(
     Args:
         poison: byte that fills shared memory, outputs and what surrounds buffers; it follows from the seed
             unless given, as does whether buffers end at a guard page or begin at one.
+        patience: seconds after which a thread that lets no other run is given up.
 
     Raises:
         ValueError: a launch doesn't fit its kernel or the hardware's limits.
@@ -122,7 +124,7 @@ def run(
     concurrent = any(launch.kernel.waits or launch.programmatic for launch in launches)
     if poison is None:
         poison = POISONS[schedule.seed // 2 % 2]
-    with World(schedule, poison, concurrent=concurrent) as world:
+    with World(schedule, poison, concurrent=concurrent, patience=patience) as world:
         memory = {
             buffer: world.buffer(
                 buffer.name,

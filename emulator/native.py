@@ -41,7 +41,10 @@ class _LaunchRecord(ctypes.Structure):
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(runtime_library()))
     signatures: dict[str, tuple[Any, tuple[Any, ...]]] = {
-        "create": (ctypes.c_void_p, (ctypes.c_uint64, ctypes.c_int, ctypes.c_uint, ctypes.c_int)),
+        "create": (
+            ctypes.c_void_p,
+            (ctypes.c_uint64, ctypes.c_int, ctypes.c_uint, ctypes.c_int, ctypes.c_double),
+        ),
         "destroy": (None, (ctypes.c_void_p,)),
         "module": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)),
         "buffer": (
@@ -75,11 +78,11 @@ def parameter_sizes(kernel: Object, symbol: str) -> tuple[int, ...]:
 class World:
     """Buffers, launches and one run of them; a context manager that frees the buffers."""
 
-    def __init__(self, schedule: Schedule, poison: int, *, concurrent: bool) -> None:
-        """`poison` (a byte) fills what nobody has written; see `launch.run` for `concurrent`."""
+    def __init__(self, schedule: Schedule, poison: int, *, concurrent: bool, patience: float) -> None:
+        """`poison` (a byte) fills what nobody has written; see `launch.run` for the others."""
         policy = POLICIES.index(schedule.policy)
         self._library = _library()
-        self._handle = self._library.kernwright_create(schedule.seed, policy, poison, concurrent)
+        self._handle = self._library.kernwright_create(schedule.seed, policy, poison, concurrent, patience)
         self._modules: dict[Object, int] = {}
 
     def __enter__(self) -> World:

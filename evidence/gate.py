@@ -168,9 +168,11 @@ def compare(case: Case, how: str, found: Tensors, expected: Tensors) -> Gate:
 
 
 def differing(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Where bits differ; a NaN equals any NaN, -0.0 isn't +0.0."""
+    """Where bits differ; a NaN equals any NaN, unless it is the poison; -0.0 isn't +0.0."""
     expected = expected.reshape(found.shape)
-    return (_bits(found) != _bits(expected)) & ~(found.isnan() & expected.isnan())
+    bits = _bits(found)
+    poisoned = bits == int.from_bytes(POISON.to_bytes(2, "little") * (found.element_size() // 2), "little")
+    return (bits != _bits(expected)) & ~(found.isnan() & expected.isnan() & ~poisoned)
 
 
 def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:

@@ -79,8 +79,9 @@ std::string last_report;
 
 using namespace kernwright::emulator;
 
-void* kernwright_create(std::uint64_t seed, int policy, unsigned poison, int concurrent) {
+void* kernwright_create(std::uint64_t seed, int policy, unsigned poison, int concurrent, double patience) {
   auto* made = new World;
+  made->patience = patience;
   made->policy = static_cast<Policy>(policy);
   made->random = Random(seed);
   made->poison = static_cast<unsigned char>(poison);

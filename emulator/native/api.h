@@ -16,8 +16,9 @@ struct kernwright_launch {
   int argument_count;
 };
 
-// `policy`: 0 round robin, 1 random, 2 adversarial. `poison` fills what nobody has written.
-void* kernwright_create(std::uint64_t seed, int policy, unsigned poison, int concurrent);
+// `policy`: 0 round robin, 1 random, 2 adversarial. `poison` fills what nobody has written. A thread that runs
+// for `patience` seconds without a switch is given up.
+void* kernwright_create(std::uint64_t seed, int policy, unsigned poison, int concurrent, double patience);
 void kernwright_destroy(void* world);
 int kernwright_module(void* world, void* (*shared)(), void* (*dynamic)());
 // `access`: 0 in, 1 out, 2 inout. The buffer ends at a page's end, or begins at its beginning. Null if the

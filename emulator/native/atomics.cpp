@@ -24,12 +24,13 @@ void check_scope(const void* address, int scope, Place place) {
   const Cta& cta = *current_cta;
   if (buffer_near(address) == nullptr) return;  // shared memory
   AtomicUse& use = world->atomics[reinterpret_cast<std::uintptr_t>(address)];
-  if (use.rank < 0) {
-    use = AtomicUse{cta.grid->rank, cta.id, scope, place, false, false};
+  // Stream order separates the launches of a rank: an earlier one doesn't share the word any more.
+  if (use.grid == nullptr || (use.grid != cta.grid && use.grid->rank == cta.grid->rank && use.grid->done)) {
+    use = AtomicUse{cta.grid, cta.id, scope, place, false, false};
     return;
   }
   use.several_ctas |= use.cta != cta.id;
-  use.several_ranks |= use.rank != cta.grid->rank;
+  use.several_ranks |= use.grid->rank != cta.grid->rank;
   const Place other = use.place;
   if (scope < use.scope) {
     use.scope = scope;

@@ -162,6 +162,7 @@ void finish(Cta& cta) {
   }
   check_stack(cta, fiber);
   fiber.state = State::done;
+  world->pulse.fetch_add(1, std::memory_order_relaxed);
   sanitizer::release(&cta.grid->token);
   --cta.live;
   threads_left(cta, cta.current);
@@ -211,6 +212,7 @@ void leave(bool avoid_self) {
   const unsigned own = cta.current;
   check_stack(cta, self);
   ++world->switches;
+  world->pulse.fetch_add(1, std::memory_order_relaxed);
   world->clock += 100;
   const bool others_turn = avoid_self || !world->startable.empty() ||
                            (world->policy != Policy::round_robin && world->random.one_in(world->hand_over_shift));

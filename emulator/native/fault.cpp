@@ -19,7 +19,7 @@ namespace kernwright::emulator {
 namespace {
 
 constexpr std::size_t SIGNAL_STACK = 64 * 1024;
-constexpr int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+constexpr int SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, STUCK_SIGNAL};
 struct sigaction previous_handlers[std::size(SIGNALS)];
 
 const Buffer* buffer_with_guards(const void* address) {
@@ -53,6 +53,7 @@ void chain(int signal, siginfo_t* info, void* context) {
     if (SIGNALS[i] != signal) continue;
     const struct sigaction& previous = previous_handlers[i];
     if (previous.sa_flags & SA_SIGINFO) return previous.sa_sigaction(signal, info, context);
+    if (signal == STUCK_SIGNAL && previous.sa_handler == SIG_DFL) return;
     if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) return previous.sa_handler(signal);
     sigaction(signal, &previous, nullptr);  // the default action, when the instruction runs again
   }
@@ -71,7 +72,10 @@ void on_signal(int signal, siginfo_t* info, void* context) {
   if (dladdr(reinterpret_cast<void*>(fault.pc), &object) != 0)
     fault.pc -= reinterpret_cast<std::uint64_t>(object.dli_fbase);
 #endif
-  if (signal == SIGFPE || signal == SIGILL) {
+  if (signal == STUCK_SIGNAL) {
+    fault.kind = FaultKind::misuse;
+    fault.text = "a thread runs on and on without a barrier, shuffle, atomic or end; does it wait for a plain variable?";
+  } else if (signal == SIGFPE || signal == SIGILL) {
     fault.kind = FaultKind::trap;
     fault.text = signal == SIGFPE ? "an integer division by zero stopped the kernel" : "an illegal instruction stopped the kernel";
   } else if (below_stacks(*current_cta, address)) {

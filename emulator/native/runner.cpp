@@ -10,6 +10,8 @@
 
 namespace {
 
+constexpr double PATIENCE = 60.0;  // seconds; ThreadSanitizer is slow
+
 template <typename Function>
 Function find(void* library, const std::string& name) {
   return reinterpret_cast<Function>(dlsym(library, name.c_str()));
@@ -99,7 +101,7 @@ int main(int, char** arguments) {
   const auto seed = read<std::uint64_t>(plan);
   const auto policy = read<int>(plan);
   const auto concurrent = read<int>(plan);
-  void* world = kernwright_create(seed, policy, 0xff, concurrent);
+  void* world = kernwright_create(seed, policy, 0xff, concurrent, PATIENCE);
   const auto libraries = read_modules(plan, world);
   const auto buffers = read_buffers(plan, world);
   std::vector<std::string> symbols(read<unsigned>(plan));

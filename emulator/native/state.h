@@ -3,6 +3,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <signal.h>
 
 #include <array>
 #include <atomic>
@@ -22,6 +23,7 @@ namespace kernwright::emulator {
 constexpr unsigned WARP = 32;
 constexpr unsigned BARRIERS = 16;
 constexpr unsigned MAX_THREADS = 1024;
+constexpr int STUCK_SIGNAL = SIGURG;  // ignored by everybody else
 
 enum class State : std::uint8_t { unstarted, ready, running, waiting, done };
 enum class Waiting : std::uint8_t { none, barrier, warp, poll, grid };
@@ -184,8 +186,9 @@ struct Fault {
 
 enum class Policy : int { round_robin, random, adversarial };
 
+// Who has used a word atomically, and the narrowest scope that was asked for.
 struct AtomicUse {
-  int rank = -1;
+  const Grid* grid = nullptr;
   unsigned cta = 0;
   int scope = 0;
   Place place{"", 0};
@@ -214,6 +217,9 @@ struct World {
   int cpu = -1;
   std::atomic<bool> aborted{false};
   std::atomic<int> main_baton{0};
+  std::atomic<std::uint64_t> pulse{0};  // moves as long as threads come to switches or to their end
+  std::atomic<pthread_t> running{};     // the OS thread that holds the baton
+  double patience = 30.0;               // seconds without a pulse until the running thread is given up
   Fault fault;
 };
 

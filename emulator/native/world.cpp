@@ -29,6 +29,22 @@ void await(std::atomic<int>& baton) {
     syscall(SYS_futex, reinterpret_cast<int*>(&baton), FUTEX_WAIT_PRIVATE, 0, nullptr, nullptr, 0);
 }
 
+// The main thread's wait: it also gives up a thread that loops without ever letting others run.
+void await_watching(std::atomic<int>& baton) {
+  const timespec nap{0, 100'000'000};
+  std::uint64_t seen = world->pulse;
+  double still = 0;
+  while (baton.exchange(0, std::memory_order_acquire) == 0) {
+    syscall(SYS_futex, reinterpret_cast<int*>(&baton), FUTEX_WAIT_PRIVATE, 0, &nap, nullptr, 0);
+    const std::uint64_t pulse = world->pulse;
+    still = pulse == seen ? still + 0.1 : 0;
+    seen = pulse;
+    if (still < world->patience || world->aborted) continue;
+    pthread_kill(world->running, STUCK_SIGNAL);
+    still = 0;
+  }
+}
+
 std::size_t stack_room(const Grid& grid) { return PAGE + grid.thread_count * stack_bytes_per_thread() + PAGE; }
 
 char* map_stacks(std::size_t bytes) {
@@ -173,6 +189,7 @@ void* cta_thread(void* argument) {
   current_cta = &cta;
   await(cta.baton);
   if (!world->aborted) {
+    world->running = pthread_self();
     run_cta(cta);
     note_runnable(cta, false);
     if (!world->aborted) cta_finished(cta);
@@ -222,7 +239,7 @@ void run_concurrently() {
       if (!world->aborted) start_grid(*grid);
     world->startable.clear();
     pass_baton(nullptr);
-    await(world->main_baton);
+    await_watching(world->main_baton);
   }
   if (world->aborted) dismiss();
   for (const auto& grid : world->grids) {
@@ -236,6 +253,7 @@ void run_concurrently() {
 void* run_in_order(void*) {
   Cta cta;
   enter_thread(cta);
+  world->running = pthread_self();
   std::size_t bytes = 0;
   char* stacks = nullptr;
   for (const auto& grid : world->grids) {
@@ -259,6 +277,7 @@ void* run_in_order(void*) {
   }
   if (stacks != nullptr) munmap(stacks, bytes);
   leave_thread(cta);
+  post(world->main_baton);
   return nullptr;
 }
 
@@ -275,6 +294,7 @@ void note_runnable(Cta& cta, bool runnable) {
 
 void await_baton(Cta& cta) {
   await(cta.baton);
+  world->running = pthread_self();
   if (world->aborted) escape();
 }
 
@@ -303,6 +323,7 @@ void run_world() {
   } else {
     pthread_t thread;
     pthread_create(&thread, nullptr, run_in_order, nullptr);
+    await_watching(world->main_baton);
     pthread_join(thread, nullptr);
   }
   restore_signal_handlers();

@@ -14,7 +14,7 @@ from ...specs.families.hyper_connection import HyperConnectionWorkload, Replicat
 from ..literals import float_literal
 from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
 
-SUMS_LIMIT = 128
+SUMS_LIMIT = 192
 """Partial sums of a thread: they live in registers, of which a thread has 255."""
 
 STATIC_SHARED_LIMIT = 48 * 1024
@@ -48,10 +48,10 @@ def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) 
     state = branches * hidden
     tilings = {kernel: candidate.tiling(workload, kernel) for kernel in ("down", "down_final", "up_mix")}
     down_tree, up_tree = TreeShape.of(trees["down"], state), TreeShape.of(trees["up"], low_rank)
-    _check_sums(candidate, "down", tilings["down"], down_tree, 1)
-    _check_sums(candidate, "up_mix", tilings["up_mix"], up_tree, branches)
     _check_down(candidate, tilings["down"], down_tree)
     _check_up_mix(candidate, tilings["up_mix"], up_tree, branches, low_rank)
+    _check_sums(candidate, "down", tilings["down"], down_tree, 1)
+    _check_sums(candidate, "up_mix", tilings["up_mix"], up_tree, branches)
 
     norm = TreeShape.of(trees["norm"], hidden)
     norm_threads = max(norm.lanes, 32)  # a butterfly needs whole warps

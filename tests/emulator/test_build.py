@@ -155,7 +155,7 @@ def test_the_fallback_of_the_context_switch(tmp_path):
     kernel = compile_text(TEXT, "f.cu")
     program = tmp_path / "fallback"
     sources = [str(source) for source in sorted(native.glob("*.cpp"))]
-    flags = ["-std=c++17", "-O1", "-DKERNWRIGHT_UCONTEXT", "-pthread", "-rdynamic"]
+    flags = ["-std=c++17", "-O0", "-DKERNWRIGHT_UCONTEXT", "-pthread", "-rdynamic"]
     subprocess.run([str(toolchain.compiler().path), *flags, *sources, "-o", str(program), "-ldl"], check=True)
     launch = "f 0 0 0 0 1 1 1 32 1 1 0 2 pointers 1 0 scalar 07000000"
     (tmp_path / "plan").write_text(f"0 0 0 1 {kernel.path} 1 p 0 128 1 - 0 1 {launch}")

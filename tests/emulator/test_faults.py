@@ -37,9 +37,9 @@ def given(count: int = 32, dtype: str = "float32") -> Buffer:
 def fault(kernel):
     faults = kernel("faults.cu")
 
-    def of(symbol, *args, threads=32, ctas=1, shared=0, schedule=END):
+    def of(symbol, *args, threads=32, ctas=1, shared=0, schedule=END, launches=1):
         launch = Launch(faults, symbol, (ctas, 1, 1), (threads, 1, 1), args, shared)
-        return run([launch], schedule).fault
+        return run([launch] * launches, schedule).fault
 
     return of
 
@@ -162,6 +162,7 @@ def test_polling_what_nobody_writes(fault, symbol, words, policy):
 def test_a_scope_that_does_not_cover_its_users(fault):
     counter = Buffer.inout("counter", np.zeros(1, np.uint32))
     assert fault("counts_at_block_scope", counter) is None
+    assert fault("counts_at_block_scope", counter, launches=2) is None  # one after the other
     found = fault("counts_at_block_scope", counter, ctas=2)
     assert isinstance(found, ScopeTooNarrow)
     assert "an atomic of block scope at counter + 0 bytes of rank 0, which several CTAs use" in str(found)
@@ -186,6 +187,15 @@ def test_misuse(fault, symbol, args, text):
     found = fault(symbol, *args)
     assert isinstance(found, Misuse)
     assert text in str(found)
+
+
+def test_a_thread_that_lets_nobody_run(kernel):
+    launch = Launch(
+        kernel("faults.cu"), "waits_for_a_plain_variable", (1, 1, 1), (2, 1, 1), (given(1, "int32"),)
+    )
+    found = run([launch], patience=0.3).fault
+    assert isinstance(found, Misuse)
+    assert "without a barrier, shuffle, atomic or end; does it wait for a plain variable" in str(found)
 
 
 def test_what_is_right_stays_right(fault):

@@ -10,6 +10,9 @@ from kernwright.generated.dispatch import TABLE
 
 KINDS = ("boundary", "first", "combine", "final")
 CANDIDATES = [(workload.label, c.name) for workload in TABLE.workloads for c in workload.candidates]
+SEVERAL_ARCHS = [
+    (workload.label, c.name) for workload in TABLE.workloads for c in workload.candidates if len(c.builds) > 1
+]
 REAL = ("fp16-hc4-h2560-n1-r320-tp1", "bf16-hc4-h2560-n1-r320-tp1")
 ODD = [
     (f"{dtype}-{label}", name)
@@ -28,20 +31,21 @@ def test_a_candidate_of_the_library_equals_the_oracle(library, label, name):
     for kind in KINDS:
         program, expected = library.program(label, name, kind)
         stored |= {buffer.name for buffer in expected}
-        checked = check(program.launches, expected)
-        assert checked.problems == (), kind
-        assert set(checked.arrays) == set(expected), "a stored value that nobody compares"
+        if kind == "boundary":
+            checked = check(program.launches, expected)
+            assert checked.problems == ()
+            assert set(checked.arrays) == set(expected), "a stored value that nobody compares"
+        assert fuzz(program.launches, expected, 1, first=1).problems == (), kind
     assert stored == {"x", "y", "lora", "block_input", "injection_out"}
 
 
-@pytest.mark.parametrize(("label", "name"), CANDIDATES)
+@pytest.mark.parametrize(("label", "name"), SEVERAL_ARCHS)
 def test_what_holds_for_one_architecture_holds_for_all(library, label, name):
     """The texts differ in comments only: they are one object."""
     archs = library.candidate(label, name).builds
-    assert len(archs) == 4
     programs = [library.program(label, name, "boundary", arch=arch)[0] for arch in archs]
     assert len({program.launches[0].kernel.path for program in programs}) == 1
-    assert len({program.launches[0].kernel.name for program in programs}) == 4
+    assert len({program.launches[0].kernel.name for program in programs}) == len(archs)
 
 
 @pytest.mark.parametrize("label", REAL)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 from kernwright.emulator import Buffer, Launch, compile_text, find_races, fuzz
+from kernwright.generated.dispatch import TABLE
 
 SEEDS = 6
 SANITIZED_THREADS = 256
@@ -16,19 +17,20 @@ _SYNC = re.compile(r"__sync(?:threads|warp)\(\);")
 
 QUICK = [("fp16-hc4-h2560-n1-r320-tp1", name) for name in ("wide_rows", "persistent")]
 LONG = [
-    *[("fp16-hc4-h2560-n1-r320-tp1", name) for name in ("replicated", "early_norm")],
-    *[
-        ("bf16-hc4-h2560-n1-r320-tp1", name)
-        for name in ("replicated", "wide_rows", "persistent", "early_norm")
-    ],
-    *[("fp16-hc8-h2048-n1-r128-tp1", name) for name in ("replicated", "wide_rows")],
+    pair
+    for pair in ((workload.label, c.name) for workload in TABLE.workloads for c in workload.candidates)
+    if pair not in QUICK
 ]
 ODD = [
     ("fp16-hc3-h96-n1-r20-tp1", "striding"),
     ("fp16-hc5-h192-n1-r72-tp1", "passes"),
-    ("fp16-hc5-h192-n1-r72-tp1", "teams"),
 ]
-ODD_LONG = [(label.replace("fp16", "bf16"), name) for label, name in ODD]
+ODD_LONG = [
+    ("fp16-hc5-h192-n1-r72-tp1", "teams"),
+    ("fp16-hc5-h192-n1-r72-tp1", "replicated"),
+    ("bf16-hc3-h96-n1-r20-tp1", "striding"),
+    *[("bf16-hc5-h192-n1-r72-tp1", name) for name in ("replicated", "passes", "teams")],
+]
 
 HARMLESS = {
     # One warp a CTA and one team: lane 0 alone writes and reads `partial`, and the barrier after the tile
@@ -108,7 +110,7 @@ def test_every_barrier_of_an_odd_text_is_needed(odd, label, name):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("label", "name"), ODD_LONG)
-def test_every_barrier_of_an_odd_bfloat16_text_is_needed(odd, label, name):
+def test_every_barrier_of_the_other_odd_texts_is_needed(odd, label, name):
     check_all_mutants(odd, label, name)
 
 

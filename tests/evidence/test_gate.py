@@ -27,7 +27,7 @@ def is_nan(word, dtype):
 def test_all_bits_count_but_a_nan_equals_any_nan(dtype, left, right):
     size = min(len(left), len(right))
     pairs = list(zip(left[:size], right[:size], strict=True))
-    expected = [a != b and not (is_nan(a, dtype) and is_nan(b, dtype)) for a, b in pairs]
+    expected = [a != b and (a == POISON or not (is_nan(a, dtype) and is_nan(b, dtype))) for a, b in pairs]
     assert differing(bits(left[:size], dtype), bits(right[:size], dtype)).tolist() == expected
 
 
@@ -45,8 +45,16 @@ def test_payload_and_sign_of_a_nan_do_not_count_but_infinities_do():
 
 
 def test_the_same_word_is_a_nan_in_one_dtype_and_a_number_in_the_other():
-    assert differing(bits([0x7E5A]), bits([0x7E00])).tolist() == [False]
-    assert differing(bits([0x7E5A], torch.bfloat16), bits([0x7E00], torch.bfloat16)).tolist() == [True]
+    assert differing(bits([0x7E5B]), bits([0x7E00])).tolist() == [False]
+    assert differing(bits([0x7E5B], torch.bfloat16), bits([0x7E00], torch.bfloat16)).tolist() == [True]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float32])
+def test_the_poison_is_found_where_a_nan_is_expected(dtype):
+    expected = torch.full((3,), float("nan"), dtype=dtype)
+    found = expected.clone()
+    poison(found[1:])
+    assert differing(found, expected).tolist() == [False, True, True]
 
 
 def test_shapes_may_differ_where_the_elements_correspond():

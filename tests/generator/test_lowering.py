@@ -329,11 +329,34 @@ def test_rows_without_a_thread_to_finish_them_are_refused() -> None:
         "candidate wide gives a CTA of the down kernel 33 rows and 32 threads, but a thread finishes one row at "
         "most: lower down.rows_per_cta or raise down.threads"
     )
-    assert lower(*candidate_of({"down": {"threads": 32, "rows_per_cta": 32}})).kernels["down"].grid == (
-        11,
-        1,
-        1,
+    few_sums = {"tree": {"down": [1, 64, 8]}}
+    fitting = candidate_of({"down": {"threads": 32, "rows_per_cta": 32}}, **few_sums)
+    assert lower(*fitting).kernels["down"].grid == (11, 1, 1)
+
+
+def test_more_sums_than_registers_are_refused() -> None:
+    with pytest.raises(ScheduleError) as raised:
+        lower(*candidate_of({"down": {"threads": 32, "rows_per_cta": 5}}))
+    assert str(raised.value) == (
+        "candidate wide gives a thread of down 200 partial sums; 192 are allowed: lower down.rows_per_cta or raise "
+        "down.threads"
     )
+    lower(*candidate_of({"down": {"threads": 32, "rows_per_cta": 4}}))
+
+
+def test_an_external_control_is_not_generated() -> None:
+    external = {"name": "theirs", "arch": ["sm_90"], "route": "external", "callable": "team.kernels:boundary"}
+    spec = HyperConnectionSpec.model_validate(
+        {
+            "family": "hyper_connection",
+            "name": "s",
+            "workload": {"dtype": "float16", "branches": 4, "hidden": 2560, "low_rank": 320},
+            "candidate": [external, {"name": "ours", "arch": ["sm_90"], "route": "replicated"}],
+        }
+    )
+    file = SpecFile(WORKSPACE.specs / "s.toml", spec)
+    with pytest.raises(NotGenerated, match="the control of spec s is external \\(theirs\\)"):
+        list(generate_workloads(ENVIRONMENT, file, FAMILIES["hyper_connection"]))
 
 
 def test_shared_memory_is_48_kib_at_most() -> None:

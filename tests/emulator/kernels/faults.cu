@@ -124,3 +124,8 @@ extern "C" __global__ void forgets_its_copy(float* output) {
   __syncthreads();
   if (threadIdx.x == 0) kernwright::emulator::cp_async_bulk_to_global(output, values, sizeof values);
 }
+
+extern "C" __global__ void waits_for_a_plain_variable(volatile int* flag) {
+  while (*flag == 0) {
+  }
+}
