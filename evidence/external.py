@@ -93,6 +93,10 @@ def load(text: str, signature: Signature, device: Device) -> Call:
         given = [(tuple(getattr(one, "shape", ())), str(getattr(one, "dtype", type(one)))) for one in results]
         if given != wanted:
             raise ExternalUnusable(f"{text} gives {_listed(given)}; the op's outputs are {_listed(wanted)}")
+        if {one.data_ptr() for one in results} & {one.data_ptr() for one in inputs}:
+            raise ExternalUnusable(
+                f"{text} gives an input back, so a second call would see other inputs; copy it"
+            )
         return results
 
     return run

@@ -21,13 +21,9 @@ LONG = [
     for pair in ((workload.label, c.name) for workload in TABLE.workloads for c in workload.candidates)
     if pair not in QUICK
 ]
-ODD = [
-    ("fp16-hc3-h96-n1-r20-tp1", "striding"),
-    ("fp16-hc5-h192-n1-r72-tp1", "passes"),
-]
+ODD = [("fp16-hc3-h96-n1-r20-tp1", "striding")]
 ODD_LONG = [
-    ("fp16-hc5-h192-n1-r72-tp1", "teams"),
-    ("fp16-hc5-h192-n1-r72-tp1", "replicated"),
+    *[("fp16-hc5-h192-n1-r72-tp1", name) for name in ("replicated", "passes", "teams")],
     ("bf16-hc3-h96-n1-r20-tp1", "striding"),
     *[("bf16-hc5-h192-n1-r72-tp1", name) for name in ("replicated", "passes", "teams")],
 ]

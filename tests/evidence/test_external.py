@@ -24,6 +24,7 @@ def one(a, b): return a + b
 def narrow(a, b): return a + b, (a + b).sum(1)
 def flat(a, b): return (a + b).flatten(), (a + b).sum(1, dtype=torch.float32)
 def nothing(a, b): return None
+def in_place(a, b): return a.add_(0), a.sum(1, dtype=torch.float32)
 number = 3
 """
 
@@ -119,6 +120,13 @@ def test_outputs_that_the_op_has_not_are_refused(module, name, gives):
         f"{module}:{name} gives {gives}; the op's outputs are torch.float16 of shape (2, 3), "
         f"torch.float32 of shape (2,)"
     )
+
+
+def test_an_input_given_back_is_refused(module):
+    """It would be poisoned, or changed from replay to replay, for everybody."""
+    call = load(f"{module}:in_place", SIGNATURE, fake("sm_90"))
+    with pytest.raises(ExternalUnusable, match=f"^{module}:in_place gives an input back, .*; copy it$"):
+        call(INPUTS)
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,12 @@ DAMAGES = [
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
+def cache(tmp_path_factory, cubin_cache):
+    """A memory of our own; what the emulator has compiled is shared."""
+    own = tmp_path_factory.mktemp("cache")
+    (cubin_cache / "emulator").mkdir(parents=True, exist_ok=True)
+    (own / "emulator").symlink_to(cubin_cache / "emulator")
+    return own
 
 
 @pytest.fixture(autouse=True)
