@@ -15,6 +15,21 @@ if TYPE_CHECKING:
 ledger_app = typer.Typer(help="Read the ledger: what was measured, whether it is consistent, what is stale.")
 
 
+SHOWN = (
+    "workload",
+    "candidate",
+    "device",
+    "control_ms",
+    "candidate_ms",
+    "of_floor",
+    "groups",
+    "gain_percent",
+    "interval_percent",
+    "verdict",
+)
+"""What fits into a line of a record; all of it is in the JSON."""
+
+
 def verify(
     workloads: Workloads = [],  # noqa: B006
     on: Annotated[str, typer.Option(help="Where kernels run: emulator or cuda.")] = "emulator",
@@ -125,12 +140,12 @@ def bench(
 @ledger_app.command("show")
 def ledger_show(json: Json = False) -> None:
     """List the records."""
-    from kernwright.ledger import columns, read_records, rows
+    from kernwright.ledger import read_records, rows
 
     table = rows(read_records(_folder()))
     if json:
         return console.print_json(table)
-    return console.print_table("Ledger", columns(), [tuple(row.values()) for row in table])
+    return console.print_table("Ledger", SHOWN, [[row[column] for column in SHOWN] for row in table])
 
 
 @ledger_app.command("check")

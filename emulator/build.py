@@ -109,7 +109,7 @@ def runtime_library() -> Path:
     """
     with_what = compiler()
     sources = sorted(path for path in _NATIVE.glob("*.cpp") if path.name != "runner.cpp")
-    options = ("-O2", "-g1", "-ftls-model=initial-exec", "-shared", "-o", "libruntime.so")
+    options = ("-O2", "-g", "-ftls-model=initial-exec", "-shared", "-o", "libruntime.so")
 
     def make(folder: Path, _lasting: Path) -> None:
         _compile(with_what, (*options, *map(str, sources), "-ldl"), folder, "the emulator's runtime")

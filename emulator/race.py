@@ -23,7 +23,7 @@ MAX_THREADS = 2000
 
 _NO_RANDOM_ADDRESSES = 0x0040000
 _TIMEOUT = 300.0
-_OPTIONS = "report_bugs=1 halt_on_error=0 exitcode=0 history_size=7 report_signal_unsafe=0 detect_deadlocks=0"
+_OPTIONS = "report_bugs=1 halt_on_error=0 exitcode=0 history_size=5 report_signal_unsafe=0 detect_deadlocks=0"
 
 _WARNING = re.compile(r"WARNING: ThreadSanitizer: data race.*?\n(.*?)\n={18}", re.DOTALL)
 _ACCESS = re.compile(

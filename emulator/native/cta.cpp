@@ -11,32 +11,6 @@ __thread Registers registers;
 __thread Cta* current_cta = nullptr;
 World* world = nullptr;
 
-#ifndef KERNWRIGHT_USES_UCONTEXT
-asm(R"(
-.text
-.globl kernwright_switch
-.hidden kernwright_switch
-.type kernwright_switch, @function
-kernwright_switch:
-  pushq %rbp
-  pushq %rbx
-  pushq %r12
-  pushq %r13
-  pushq %r14
-  pushq %r15
-  movq %rsp, (%rdi)
-  movq %rsi, %rsp
-  popq %r15
-  popq %r14
-  popq %r13
-  popq %r12
-  popq %rbx
-  popq %rbp
-  ret
-.size kernwright_switch, .-kernwright_switch
-)");
-#endif
-
 namespace {
 
 constexpr std::size_t STACK_BYTES = sanitizer::ON ? 256 * 1024 : 64 * 1024;

@@ -236,11 +236,15 @@ void wait_here(Waiting kind, Place place, const void* address = nullptr, unsigne
 std::size_t stack_bytes_per_thread();
 // collectives.cpp
 void threads_left(Cta& cta, unsigned fiber);
-// world.cpp
+// baton.cpp
+void post(std::atomic<int>& baton);
+void await(std::atomic<int>& baton);
+void await_watching(std::atomic<int>& baton);
+void pass_baton(const Cta* avoid);
 bool hand_over(Cta& cta, bool avoid_self);
 void note_runnable(Cta& cta, bool runnable);
+// world.cpp
 void grid_released(Grid& grid);
-void await_baton(Cta& cta);
 void run_world();
 // atomics.cpp
 void wake(const void* address);
