@@ -287,8 +287,16 @@ NOT_HERE = {
     "kernwright.evidence.session": ("NoGpu",),
     "kernwright.evidence.subject": ("NoSubject",),
     "kernwright.generator": ("NotGenerated", "SchedulerMissing"),
+    "kernwright.runtime.errors": ("LoadError",),
 }
 """Errors that end with exit status 3: this machine lacks something, or this version doesn't do that."""
+
+CHECK_FAILED = {
+    "kernwright.compiler.nvrtc": ("CompileFailed",),
+    "kernwright.emulator": ("CompileFailed",),
+    "kernwright.evidence.bench": ("GraphEmpty",),
+}
+"""Errors that end with exit status 1: something of ours or of a team's isn't as it must be."""
 
 BAD_INPUT = {
     "kernwright.evidence.commands": ("UnknownPlace",),
@@ -312,7 +320,7 @@ def exit_status(error: Exception) -> int | None:
     The classes are named, not imported: whoever raised one has loaded its module, and no command pays for
     the modules of the others.
     """
-    for status, errors in ((3, NOT_HERE), (2, BAD_INPUT)):
+    for status, errors in ((3, NOT_HERE), (2, BAD_INPUT), (1, CHECK_FAILED)):
         for module, names in errors.items():
             known = sys.modules.get(module)
             classes = tuple(getattr(known, name) for name in names) if known else ()

@@ -127,14 +127,22 @@ def bench(
     from kernwright.evidence.commands import BenchRequest, run_bench
 
     request = BenchRequest(workloads, candidate, peer, against, groups, replays, record)
-    results = run_bench(open_workspace(), request, quiet=json)
-    if json:
-        return console.print_json([result.to_json() for result in results])
-    for result in results:
+    inexact = []
+    documents = []
+    for result in run_bench(open_workspace(), request, quiet=json):
+        inexact += [record.reason for record in result.records if not record.exactness.exact]
+        documents.append(result.to_json())
+        if json:
+            continue
         console.print_bars(f"{result.workload} on {result.device}, scope {result.scope}", result.bars())
         for line in result.lines():
             console.say(line)
-    return None
+    if json:
+        console.print_json(documents)
+    for reason in inexact:
+        console.complain(f"failed: {reason}")
+    if inexact:
+        raise typer.Exit(1)
 
 
 @ledger_app.command("show")

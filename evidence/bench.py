@@ -32,7 +32,7 @@ from .graphs import Graph, capture, replay_ms
 from .health import Monitor
 from .subject import Scope, Subject
 from .timing import Pace, alone, flat, paired
-from .verify import Verification, Wanted, chosen_builds, verify_one
+from .verify import NothingToVerify, Verification, Wanted, chosen_builds, verify_one
 
 if TYPE_CHECKING:
     import torch
@@ -254,7 +254,7 @@ class _Run:
     def call(self, candidate: Candidate) -> Plan:
         """A candidate as the chain calls it."""
         return self._dispatch.plan_for(
-            self._workload.label, candidate.name, self.arch(candidate), KIND, self.here
+            self._workload.name, candidate.name, self.arch(candidate), KIND, self.here
         )
 
     def graph(self, candidate: Candidate) -> Graph[list[Sequence[torch.Tensor]]]:
@@ -300,10 +300,18 @@ class _Run:
         return groups
 
     def peers(self, on_done: Callable[[str], None]) -> dict[str, tuple[float, ...]]:
-        """Times of what people run today; a peer that computes something else isn't timed."""
+        """Times of what people run today; a peer that computes something else isn't timed.
+
+        Raises:
+            NothingToVerify: a peer that was named isn't installed.
+        """
         wanted = self._options.peers
+        known = self._subject.peers(self._workload)
+        for name in wanted or ():
+            if name not in known:
+                raise NothingToVerify(f'there is no peer "{name}" here; installed are {", ".join(known)}')
         found = {}
-        for name, prepare in self._subject.peers(self._workload).items():
+        for name, prepare in known.items():
             if wanted is not None and name not in wanted:
                 continue
             call = prepare(self.chain)

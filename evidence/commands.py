@@ -15,6 +15,7 @@ from ..specs import Workspace
 from .bench import Bench, Options, bench
 from .fuzz import FuzzResult, fuzz_workload
 from .health import monitor
+from .ranks import job
 from .session import Session, gpu
 from .subject import subject_of
 from .timing import Pace
@@ -114,6 +115,8 @@ class BenchRequest:
 def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> Iterator[Bench]:
     """Bench workload after workload; records are written as soon as a workload is done.
 
+    Under `torchrun` every rank takes the GPU of its local rank, and only rank 0 writes and gives results.
+
     Raises:
         NoGpu: there is no GPU here.
         HealthUnknown, GpuBusy: see `health.monitor`.
@@ -127,7 +130,7 @@ def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> It
         failures=FAILURES,
         against=request.against,
     )
-    with monitor(device) as watch:
+    with job() as ours, monitor(device, ours.pids) as watch:
         for workload in session.workloads(request.workloads):
             subject = subject_of(session.family(workload))
             with console.progress(
@@ -144,6 +147,8 @@ def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> It
                     options,
                     lambda _name: advance(),  # called while this iteration lasts
                 )
+            if ours.rank:
+                continue  # rank 0 speaks for all: every sample was the slowest rank's
             if request.record:
                 for record in result.records:
                     write_record(ledger_folder(workspace), record)
@@ -151,7 +156,7 @@ def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> It
 
 
 def stale_rows(workspace: Workspace) -> list[dict[str, Any]]:
-    """Records whose candidate has another source today, or is gone."""
+    """Records whose candidate has another source today."""
     current = {
         (
             build.workload.spec,

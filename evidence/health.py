@@ -82,13 +82,18 @@ class Monitor:
     def snapshot(self) -> Snapshot:
         """Ask now."""
         nvml, handle = self._nvml, self._handle
-        pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
-        return Snapshot(
-            foreign=foreign(pids, self._ours),
-            sm_mhz=nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
-            throttles=nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
-            ecc_errors=self._ecc(),
-        )
+        try:
+            pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+            return Snapshot(
+                foreign=foreign(pids, self._ours),
+                sm_mhz=nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+                throttles=nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+                ecc_errors=self._ecc(),
+            )
+        except nvml.NVMLError as error:
+            raise HealthUnknown(
+                f"NVML stopped answering for this GPU: {error}; nothing more is timed"
+            ) from error
 
     def _ecc(self) -> int:
         nvml = self._nvml
@@ -140,7 +145,7 @@ def monitor(device: torch.device, ours: frozenset[int] | None = None) -> Iterato
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
     except pynvml.NVMLError as error:
         raise HealthUnknown(f"NVML doesn't answer for GPU {uuid}: {error}") from error
-    lock = FileLock(Path(tempfile.gettempdir()) / f"kernwright-{uuid}.lock")
+    lock = FileLock(Path(tempfile.gettempdir()) / f"kernwright-{uuid}.lock", mode=0o666)
     try:
         lock.acquire(timeout=LOCK_SECONDS)
     except Timeout:

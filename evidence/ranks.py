@@ -5,29 +5,76 @@ All ranks must decide alike: one that takes a replay or a group more than its pe
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+PROBLEM_BYTES = 256
+"""Room for a problem's text on its way to the other ranks; longer ones are cut."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """The processes that measure together."""
+
+    rank: int
+    pids: frozenset[int]
+    """Process IDs of all ranks: not foreign to one another."""
+
+
+@contextmanager
+def job() -> Iterator[Job]:
+    """Join the job of `torchrun`, where this process was started by it; else be one alone."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Job(0, frozenset({os.getpid()}))
+        return
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    try:
+        pids = _gathered(torch.tensor([os.getpid()], dtype=torch.int64))
+        yield Job(dist.get_rank(), frozenset(int(pid) for pid in pids))
+    finally:
+        dist.destroy_process_group()
+
 
 def slowest(milliseconds: float) -> float:
     """The largest of all ranks' values; the value itself where torch.distributed isn't initialised."""
     import torch
-    import torch.distributed as dist
 
     if not _several():
         return milliseconds
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    worst = torch.tensor([milliseconds], dtype=torch.float64, device=device)
-    dist.all_reduce(worst, op=dist.ReduceOp.MAX)
-    return float(worst.item())
+    return max(float(value) for value in _gathered(torch.tensor([milliseconds], dtype=torch.float64)))
 
 
 def agreed(problem: str | None) -> str | None:
     """The first rank's problem that has one, on every rank; the problem itself where there is one process."""
-    import torch.distributed as dist
+    import torch
 
     if not _several():
         return problem
-    problems: list[str | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(problems, problem)
+    # Bytes, not objects: torch gathers objects by pickle.
+    text = (problem or "").encode()[:PROBLEM_BYTES]
+    padded = torch.tensor([*text, *bytes(PROBLEM_BYTES - len(text))], dtype=torch.uint8)
+    problems = [bytes(found.tolist()).rstrip(b"\0").decode(errors="replace") for found in _gathered(padded)]
     return next((f"rank {rank}: {found}" for rank, found in enumerate(problems) if found), None)
+
+
+def _gathered(mine: torch.Tensor) -> list[torch.Tensor]:
+    """Every rank's tensor, in rank order, on the CPU."""
+    import torch
+    import torch.distributed as dist
+
+    mine = mine.cuda() if dist.get_backend() == "nccl" else mine
+    everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, mine)
+    return [tensor.cpu() for tensor in everyone]
 
 
 def _several() -> bool:

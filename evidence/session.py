@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -96,7 +97,7 @@ class Session:
 
 
 def gpu() -> torch.device:
-    """torch's current CUDA device.
+    """torch's current CUDA device; under `torchrun` that of the local rank.
 
     Raises:
         NoGpu: there is none.
@@ -105,4 +106,10 @@ def gpu() -> torch.device:
 
     if not torch.cuda.is_available():
         raise NoGpu("no CUDA GPU here; verify with --on emulator, or run this on a machine with a GPU")
-    return torch.device("cuda", torch.cuda.current_device())
+    index = int(os.environ.get("LOCAL_RANK", torch.cuda.current_device()))
+    if index >= torch.cuda.device_count():
+        raise NoGpu(
+            f"LOCAL_RANK is {index}, but there are {torch.cuda.device_count()} GPUs here; start fewer ranks"
+        )
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)

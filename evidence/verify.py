@@ -171,7 +171,7 @@ def verify_one(
     expected = reference(dispatch, workload) if is_control else _control(dispatch, workload, here, device)
     start = time.perf_counter()
     gate = check(
-        lambda kind: dispatch.plan_for(workload.label, candidate.name, arch, kind, here),
+        lambda kind: dispatch.plan_for(workload.name, candidate.name, arch, kind, here),
         expected,
         subject,
         workload,
@@ -214,7 +214,7 @@ def _control(
         if case.kind not in replays:
             if own is None:
                 raise LoadError(f"the control of {workload.label} has no build for {here}")
-            plan: Plan = dispatch.plan_for(workload.label, workload.control.name, own, case.kind, here)
+            plan: Plan = dispatch.plan_for(workload.name, workload.control.name, own, case.kind, here)
             replays[case.kind] = Replay(plan, device)
         return {name: tensor.clone() for name, tensor in replays[case.kind].eager(given).items()}
 

@@ -221,7 +221,7 @@ class Dispatch:
         return _member(self._operators, family, "op", "this dispatch module")
 
     def _workload(self, name: str) -> Workload:
-        found = [work for work in self.table.workloads if name in (work.label, work.spec)]
+        found = [work for work in self.table.workloads if name in (work.name, work.label, work.spec)]
         if len(found) == 1:
             return found[0]
         labels = ", ".join(work.label for work in (found or self.table.workloads))

@@ -101,6 +101,11 @@ class Workload:
     records: tuple[Record, ...] = ()
 
     @property
+    def name(self) -> str:
+        """`<spec>/<label>`: unique in a table, which a label needn't be."""
+        return f"{self.spec}/{self.label}"
+
+    @property
     def control(self) -> Candidate:
         """The candidate that the others must prove themselves against."""
         return self.candidates[0]

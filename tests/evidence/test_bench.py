@@ -82,7 +82,7 @@ class Stage:
     table = property(lambda self: self.dispatch.table)
 
     def plan_for(self, label, candidate, _arch, kind, _device):
-        workload = next(entry for entry in self.table.workloads if entry.label == label)
+        workload = next(entry for entry in self.table.workloads if entry.name == label)
         signature = self.dispatch.signature(workload, kind)
         boundary = eager(shape_of(workload))
 
