@@ -157,7 +157,7 @@ def run(
             for buffer, view in memory.items()
             if buffer.access != "in"
         }
-        return Outcome(schedule, arrays, _fault(report, launches), world.switches)
+        return Outcome(schedule, arrays, fault_of(report, launches), world.switches)
 
 
 ACCESS: Mapping[Access, int] = {"in": IN, "out": OUT, "inout": INOUT}
@@ -233,7 +233,8 @@ def _check(launch: Launch) -> None:
         )
 
 
-def _fault(report: str, launches: Sequence[Launch]) -> Fault | None:
+def fault_of(report: str, launches: Sequence[Launch]) -> Fault | None:
+    """The fault in the runtime's report, under the names of the launches' texts; None if it is empty."""
     fault = parse_report(report)
     if fault is None:
         return None

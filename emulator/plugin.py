@@ -1,6 +1,6 @@
 """A pytest fixture that holds a kernel of one's own against all checks.
 
-pytest_plugins = ["kernwright.emulator.plugin"]  # in conftest.py
+pytest_plugins = ["kernwright.emulator.plugin"]  # in the top conftest.py
 
 def test_mine(check_kernels):
     kernel = compile_text(Path("mine.cu").read_text(), "mine.cu")

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from .build import TEXT_FILE, compile_text, sanitized_runner
-from .launch import ACCESS, Buffer, Launch, buffers_of
-from .report import Fault, Race, parse_report
+from .launch import ACCESS, Buffer, Launch, buffers_of, fault_of
+from .report import Fault, Race
 from .schedule import POLICIES, Schedule
 
 MAX_THREADS = 2000
@@ -32,7 +32,7 @@ _ACCESS = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _NAME = re.compile(r"^  Thread (T\d+) '([^']*)'", re.MULTILINE)
-_FRAME = re.compile(r"#\d+ .*?([^/\s]+):(\d+)")
+_FRAME = re.compile(r"#\d+ .*? (/\S+):(\d+)")
 
 
 class TooLarge(ValueError):
@@ -83,9 +83,9 @@ def _run(launches: Sequence[Launch], schedule: Schedule, folder: Path) -> tuple[
             f"ThreadSanitizer's runner ended with status {done.returncode} and without a report; its last "
             f"words: {done.stderr[-2000:].strip()!r}"
         )
-    names = {TEXT_FILE: launches[0].kernel.name}
+    names = {str(launch.kernel.path.parent / TEXT_FILE): launch.kernel.name for launch in launches}
     found = list(dict.fromkeys(_races(done.stderr, names)))
-    fault = parse_report(report.read_text().replace(TEXT_FILE, launches[0].kernel.name))
+    fault = fault_of(report.read_text(), launches)
     return (*found, *([fault] if fault is not None else []))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernwright.emulator import Buffer, Launch, Object, Program, candidate_program, compile_text
+from kernwright.emulator.plugin import check_kernels  # noqa: F401  (a fixture)
 from kernwright.evidence.explain import load_dispatch
 from kernwright.evidence.oracle import Shape, boundary, tensors, weights
 from kernwright.generator import plan_generation, write_generation
@@ -21,8 +22,6 @@ from kernwright.specs import find_workspace
 
 KERNELS = Path(__file__).parent / "kernels"
 ODD = Path(__file__).resolve().parents[1] / "odd"
-
-pytest_plugins = ["kernwright.emulator.plugin"]
 
 
 def kernel_text(name: str, *edits: tuple[str, str]) -> str:
