@@ -34,6 +34,23 @@ Scheduler = Annotated[
 ]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from kernwright.version import VERSION
+
+        console.say(VERSION)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Write down a shape; get a CUDA kernel specialised to it, proven exact, and only then dispatched."""
+
+
 @app.command()
 def init(folder: Annotated[Path, typer.Argument(help="Folder of the new workspace.")] = Path()) -> None:
     """Lay out a workspace: kernwright.toml, specs/, templates/, and a first spec file to edit."""
@@ -91,11 +108,14 @@ def generate(
     generation = _generation()
     if check:
         difference = check_generation(generation)
-        if difference:
+        if json:
+            console.print_json({"up_to_date": not difference, "diff": difference})
+        elif difference:
             console.say(difference.rstrip("\n"))
+        if difference:
             console.complain("generated files differ from their spec files; run `kernwright generate`")
             raise typer.Exit(1)
-        return console.say(f"{len(generation.files)} generated files are up to date")
+        return None if json else console.say(f"{len(generation.files)} generated files are up to date")
     emission = write_generation(generation)
     if json:
         changes = {"written": emission.written, "removed": emission.removed, "unchanged": emission.unchanged}
@@ -135,7 +155,9 @@ def build(
     from kernwright.generator import write_generation
 
     generation = _generation()
-    write_generation(generation)
+    emission = write_generation(generation)
+    for name in emission.removed:
+        console.complain(f"removed {name}, which no spec file asks for any more")
     report = _compile(generation, [], arch, [], jobs, scheduler, quiet=json)
     _show_build(report, json)
     if verify:
@@ -148,7 +170,7 @@ def explain(
         str, typer.Argument(help="A spec name or a short form, e.g. sm70-fp16-hc4-h2560-n1.")
     ],
     arch: Archs = [],  # noqa: B006
-    tokens: Annotated[int | None, typer.Option(help="Number of tokens of the call.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Number of tokens of the call.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Storage dtype of the call's tensors.")] = None,
     kind: Annotated[str, typer.Option(help="Kind of the op.")] = "boundary",
     policy: Annotated[str | None, typer.Option(help="measured, verified, control or reference.")] = None,
@@ -156,7 +178,7 @@ def explain(
     json: Json = False,
 ) -> None:
     """Say which candidate a shape is dispatched to, and the reason for every candidate."""
-    from kernwright.evidence.explain import Question, answer
+    from kernwright.evidence.explain import Question, answer, recorded_devices
     from kernwright.specs import load_specs
 
     workspace = open_workspace()
@@ -165,7 +187,11 @@ def explain(
     if json:
         documents = [explanation.to_json() for explanation in answers]
         return console.print_json(documents[0] if len(documents) == 1 else documents)
-    return console.say("\n".join(str(explanation) for explanation in answers))
+    console.say("\n".join(str(explanation) for explanation in answers))
+    for place, names in recorded_devices(workspace).items():
+        if device is None and any(explanation.arch == place for explanation in answers):
+            console.say(f"note: the ledger has records on {place} for {', '.join(names)}: ask with --device")
+    return None
 
 
 @app.command()
@@ -309,7 +335,7 @@ BAD_INPUT = {
     "kernwright.generator.scaffold": ("WorkspaceExists",),
     "kernwright.ledger": ("LedgerRefused",),
     "kernwright.specs": ("ShortFormError", "SpecError", "UnknownFamily"),
-    "builtins": ("IsADirectoryError", "NotADirectoryError", "PermissionError"),
+    "builtins": ("OSError",),
 }
 """Errors that end with exit status 2."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,10 +20,7 @@ Candidates = Annotated[
 
 
 def open_workspace() -> Workspace:
-    """The workspace of the current folder; its own families can be imported from now on."""
+    """The workspace of the current folder."""
     from kernwright.specs import find_workspace
 
-    workspace = find_workspace()
-    if not workspace.is_library and str(workspace.root) not in sys.path:
-        sys.path.insert(0, str(workspace.root))
-    return workspace
+    return find_workspace()

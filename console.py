@@ -28,13 +28,14 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]
     """A table for people; numbers are right-aligned. Piped output is never cut to a terminal's width."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(title=Text(title), title_justify="left", header_style="bold")
     for index, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(Text(str(cell)) for cell in row))  # not markup: `[cuda12]` is text
     console = Console()
     if not console.is_terminal:
         console.width = 200
@@ -46,15 +47,16 @@ def print_bars(title: str, values: Mapping[str, float], unit: str = "ms") -> Non
     from rich.bar import Bar
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     if not values:
         return
     least, most = min(values.values()), max(values.values())
-    table = Table(title=title, title_justify="left", box=None, header_style="bold")
+    table = Table(title=Text(title), title_justify="left", box=None, header_style="bold")
     for column, justify in (("", "left"), (unit, "right"), ("x least", "right"), ("", "left")):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     for name, value in values.items():
-        table.add_row(name, f"{value:.4f}", f"{value / least:.2f}", Bar(most, 0, value, width=40))
+        table.add_row(Text(name), f"{value:.4f}", f"{value / least:.2f}", Bar(most, 0, value, width=40))
     Console().print(table)
 
 

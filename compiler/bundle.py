@@ -79,7 +79,14 @@ class Bundle:
         try:
             major, minor = listing["nvrtc"]
             entries = tuple(_entry(item) for item in listing["entries"])
+            if tuple(listing["flags"]) != FLAGS:
+                raise BundleInvalid(
+                    f"{folder} was compiled with {' '.join(map(str, listing['flags']))}; the contract's flags are "
+                    f"{' '.join(FLAGS)}. Write the bundle anew."
+                )
             return cls(folder, (int(major), int(minor)), tuple(listing["flags"]), entries)
+        except BundleInvalid:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise BundleInvalid(f"{path} is malformed: {error}. Write the bundle anew.") from error
 

@@ -199,19 +199,22 @@ def _decode(key: str, stored: bytes) -> Artifact | None:
     if digest(rest).encode() != expected:
         return None
     line, _, data = rest.partition(b"\n")
-    about = json.loads(line)
-    if about["key"] != key:
+    try:
+        about = json.loads(line)
+        if about["key"] != key:
+            return None
+        return Artifact(
+            arch=about["arch"],
+            kind=about["kind"],
+            source_sha256=about["source_sha256"],
+            sha256=about["sha256"],
+            data=data,
+            kernels={symbol: Resources(**used) for symbol, used in about["kernels"].items()},
+            cached=True,
+            seconds=about["seconds"],
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):  # whole, but not ours
         return None
-    return Artifact(
-        arch=about["arch"],
-        kind=about["kind"],
-        source_sha256=about["source_sha256"],
-        sha256=about["sha256"],
-        data=data,
-        kernels={symbol: Resources(**used) for symbol, used in about["kernels"].items()},
-        cached=True,
-        seconds=about["seconds"],
-    )
 
 
 def _write(path: Path, content: bytes) -> None:

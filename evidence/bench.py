@@ -30,12 +30,15 @@ from .external import ExternalUnusable, load
 from .gate import Gate, differing, poison
 from .graphs import Graph, capture, replay_ms
 from .health import Monitor
-from .subject import Scope, Subject
+from .outcome import Bench
+from .subject import Chain, Subject
 from .timing import Pace, alone, flat, paired
 from .verify import NothingToVerify, Verification, Wanted, chosen_builds, verify_one
 
 if TYPE_CHECKING:
     import torch
+
+    from .subject import Call
 
 KIND = "boundary"
 """Kind of the op whose plan the chain calls."""
@@ -57,70 +60,6 @@ class Options:
     """Where a failed comparison leaves its artefact."""
     against: str = ""
     """An external control, as `external.parse` reads it."""
-
-
-@dataclass(frozen=True)
-class Bench:
-    """Outcome for one workload; every time is milliseconds of one run of the chain."""
-
-    workload: str
-    device: str
-    scope: Scope
-    calls: int
-    bytes: int
-    flops: int
-    records: tuple[Record, ...]
-    peers: dict[str, tuple[float, ...]]
-    floor: tuple[float, ...]
-    control: tuple[float, ...]
-    """Samples of the control, alone."""
-    against: dict[str, str] = field(default_factory=dict)
-    """What each candidate's comparison with an external control came to, by the ledger's rule."""
-
-    def bars(self) -> dict[str, float]:
-        """Medians, fastest first; a candidate's over its valid groups."""
-        found = {name: median(samples) for name, samples in self.peers.items() if samples}
-        for record in self.records:
-            groups = record.timing.groups if record.timing else ()
-            times = [time for group in groups if not group.problem for time in group.candidate]
-            if record.candidate == record.control:
-                times = list(self.control)
-            if times:
-                found[record.candidate] = median(times)
-        if self.floor:
-            found["read floor"] = median(self.floor)
-        return dict(sorted(found.items(), key=lambda item: item[1]))
-
-    def lines(self) -> list[str]:
-        """A line a verdict, and what the run moves and computes."""
-        floor = median(self.floor) if self.floor else None
-        size = f"{self.calls} calls, {self.bytes / 1e9:.3f} GB, {self.flops / 1e9:.2f} GFLOP"
-        lines = [f"{size}; read at {self.bytes / floor / 1e9:.2f} TB/s" if floor else size]
-        lines += [f"{record.candidate}: {record.verdict}. {record.reason}" for record in self.records]
-        return lines + [f"{name} against {text}" for name, text in self.against.items()]
-
-    def to_json(self) -> dict[str, Any]:
-        """Medians and verdicts; the samples are in the records."""
-        return {
-            "workload": self.workload,
-            "device": self.device,
-            "scope": self.scope,
-            "calls": self.calls,
-            "bytes": self.bytes,
-            "flops": self.flops,
-            "milliseconds": self.bars(),
-            "records": [
-                {
-                    "candidate": r.candidate,
-                    "verdict": r.verdict,
-                    "gain": r.gain,
-                    "interval": r.interval,
-                    "reason": r.reason,
-                }
-                for r in self.records
-            ],
-            "against": self.against,
-        }
 
 
 @dataclass(frozen=True)
@@ -153,6 +92,7 @@ def bench(
     options: Options,
     on_done: Callable[[str], None] = lambda _name: None,
     instruments: Instruments = GPU,
+    keep: Callable[[Record], None] = lambda _record: None,
 ) -> Bench:
     """Verify and time candidates of a workload against its control, with peers and the read floor.
 
@@ -165,6 +105,7 @@ def bench(
         options: how much, by which rule.
         on_done: told the name of every contestant that is finished.
         instruments: what touches the GPU.
+        keep: given each record as soon as it is made, so that a later crash loses none.
 
     Raises:
         NothingToVerify: no candidate that has a build for the GPU has such a name.
@@ -176,18 +117,26 @@ def bench(
     chosen = chosen_builds(workload, Wanted(candidates), run.own)
     verified = run.verify(control)
     if not verified.passed:  # nothing that is compared with a wrong control could be called exact
-        return run.outcome([run.record(control, verified, None, {}, ())])
+        records = [run.record(control, verified, None, {}, ())]
+        keep(records[0])
+        return run.outcome(records)
     graph = run.graph(control)
     external = run.external(options.against) if options.against else None
     peers, floor = run.peers(on_done), run.alone(run.capture(run.chain.read()))
     control_times = run.alone(graph)
     records = [run.record(control, verified, None, peers, floor)]
+    keep(records[0])
     compared = {control.name: run.compare(external, graph)} if external else {}
     on_done(control.name)
     for candidate in (entry for entry, _arch in chosen if entry is not control):
-        verified = run.verify(candidate)
-        groups = run.time(graph, candidate) if verified.passed else None
+        try:
+            verified = run.verify(candidate)
+            groups = run.time(graph, candidate) if verified.passed else None
+        except LoadError as error:
+            run.notes.append(f"{candidate.name} can't be loaded here: {error}")
+            continue
         records.append(run.record(candidate, verified, groups, peers, floor))
+        keep(records[-1])
         if external and isinstance(groups, tuple):
             compared[candidate.name] = run.compare(external, run.graph(candidate))
         on_done(candidate.name)
@@ -213,6 +162,7 @@ class _Run:
         self._dispatch, self._subject, self._workload = dispatch, subject, workload
         self._identities, self._device, self._watch, self._options = identities, device, watch, options
         self._expected: list[torch.Tensor] = []
+        self.notes: list[str] = []
         self.capture, self._verify, self._sample = instruments.capture, instruments.verify, instruments.sample
 
     def own(self, candidate: Candidate) -> list[str]:
@@ -314,15 +264,26 @@ class _Run:
         for name, prepare in known.items():
             if wanted is not None and name not in wanted:
                 continue
-            call = prepare(self.chain)
-            graph = self.capture(partial(self.chain.run, call))
-            for tensor in flat(graph.result):
-                poison(tensor)
-            graph.replay()
-            if _distance(flat(graph.result), self._expected) < PEER_DISTANCE:
-                found[name] = self.alone(graph)
+            try:
+                found |= self._peer(name, prepare)
+            except Exception as error:  # somebody else's code: it may lack a compiler, or dislike this GPU
+                self.notes.append(f"peer {name} didn't run: {str(error).strip().splitlines()[:1]}")
             on_done(name)
         return found
+
+    def _peer(self, name: str, prepare: Callable[[Chain], Call]) -> dict[str, tuple[float, ...]]:
+        call = prepare(self.chain)
+        graph = self.capture(partial(self.chain.run, call))
+        for tensor in flat(graph.result):
+            poison(tensor)
+        graph.replay()
+        distance = _distance(flat(graph.result), self._expected)
+        if distance < PEER_DISTANCE:
+            return {name: self.alone(graph)}
+        self.notes.append(
+            f"peer {name} isn't timed: its results are {distance:.3g} (relative L2) from the control's"
+        )
+        return {}
 
     def external(self, text: str) -> Graph[list[Sequence[torch.Tensor]]]:
         """The chain through somebody's own kernel, captured, if it computes the same function.
@@ -367,7 +328,15 @@ class _Run:
         sizes = (chain.scope, chain.calls, chain.bytes, chain.flops)
         label = self._workload.label
         return Bench(
-            label, str(self.here), *sizes, tuple(records), peers or {}, floor, control, against or {}
+            label,
+            str(self.here),
+            *sizes,
+            tuple(records),
+            peers or {},
+            floor,
+            control,
+            against or {},
+            tuple(self.notes),
         )
 
     def record(

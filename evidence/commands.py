@@ -10,11 +10,12 @@ from typing import Any
 from .. import console
 from ..generator import ledger_folder, plan_generation
 from ..generator.build import builds
-from ..ledger import read_records, stale, stale_rows_of, write_record
+from ..ledger import Record, read_records, stale, stale_rows_of, write_record
 from ..specs import Workspace
-from .bench import Bench, Options, bench
+from .bench import Options, bench
 from .fuzz import FuzzResult, fuzz_workload
 from .health import monitor
+from .outcome import Bench
 from .ranks import job
 from .session import Session, gpu
 from .subject import subject_of
@@ -113,7 +114,7 @@ class BenchRequest:
 
 
 def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> Iterator[Bench]:
-    """Bench workload after workload; records are written as soon as a workload is done.
+    """Bench workload after workload; a record is written as soon as it is made.
 
     Under `torchrun` every rank takes the GPU of its local rank, and only rank 0 writes and gives results.
 
@@ -130,6 +131,10 @@ def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> It
         failures=FAILURES,
         against=request.against,
     )
+
+    def keep(record: Record) -> None:
+        write_record(ledger_folder(workspace), record)
+
     with job() as ours, monitor(device, ours.pids) as watch:
         for workload in session.workloads(request.workloads):
             subject = subject_of(session.family(workload))
@@ -146,13 +151,10 @@ def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> It
                     request.candidates,
                     options,
                     lambda _name: advance(),  # called while this iteration lasts
+                    keep=keep if request.record and not ours.rank else lambda _record: None,
                 )
-            if ours.rank:
-                continue  # rank 0 speaks for all: every sample was the slowest rank's
-            if request.record:
-                for record in result.records:
-                    write_record(ledger_folder(workspace), record)
-            yield result
+            if not ours.rank:  # rank 0 speaks for all: every sample was the slowest rank's
+                yield result
 
 
 def stale_rows(workspace: Workspace) -> list[dict[str, Any]]:

@@ -19,6 +19,8 @@ from ..specs.errors import listing
 from ..specs.shortform import Match
 from ..specs.spec import FieldValue
 
+LONG_DTYPE = {short: dtype for dtype, short in SHORT_DTYPE.items()}
+
 ASKED = ("dtype", "tokens")
 """Fields that a question may state although no spec serves the value."""
 
@@ -86,6 +88,9 @@ def answer(question: Question, workspace: Workspace, specs: Sequence[SpecFile]) 
     short = parse(question.workload, specs)
     asked = {name: value for name, value in short.fields.items() if name in ASKED}
     asked |= {name: value for name in ASKED if (value := getattr(question, name)) is not None}
+    if "dtype" in asked:
+        asked["dtype"] = LONG_DTYPE.get(str(asked["dtype"]), asked["dtype"])
+    _check_places(question, short)
     match = _workload(question.workload, short, asked, specs)
     fields = {**_plain(match.workload.fields()), **_plain(asked)}
     archs = question.archs or ((short.arch,) if short.arch else match.spec.control.arch)
@@ -101,6 +106,28 @@ def answer(question: Question, workspace: Workspace, specs: Sequence[SpecFile]) 
         ]
     except (ValueError, TypeError) as error:
         raise QuestionError(str(error)) from error
+
+
+def _check_places(question: Question, short: ShortForm) -> None:
+    """Refuse a question that names several places to answer for."""
+    places = [f"--arch {arch}" for arch in question.archs]
+    places += [f"{short.arch} in {short.text}"] if short.arch and [short.arch] != list(question.archs) else []
+    if question.device is not None and places:
+        raise QuestionError(
+            f"--device {question.device} and {places[0]} contradict each other; give one of them"
+        )
+    if question.archs and len(places) > len(question.archs):
+        raise QuestionError(f"{places[0]} and {places[-1]} contradict each other; give one of them")
+
+
+def recorded_devices(workspace: Workspace) -> dict[str, list[str]]:
+    """Names of the GPUs that the dispatch module has records of, by architecture."""
+    dispatch: Dispatch = load_dispatch(workspace).DISPATCH
+    kinds = {record.device for work in dispatch.table.workloads for record in work.records}
+    found: dict[str, list[str]] = {}
+    for kind in sorted(kinds, key=lambda kind: kind.name):
+        found.setdefault(kind.arch, []).append(kind.name)
+    return found
 
 
 def _recorded(dispatch: Dispatch, name: str) -> Device:

@@ -1,7 +1,7 @@
 """The exactness gate: every value that a candidate stores, bit for bit, with poisoned buffers, eager and replayed.
 
-The control is held against the torch reference, every other candidate against the control, in all buffers
-that both have. What a kernel didn't write shows as the poison.
+The control is held against the array oracle, every other candidate against the control, in all buffers that both
+have. What a kernel didn't write shows as the poison; inputs and the memory around every buffer must be as they were.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     import torch
 
     Tensors = Mapping[str, torch.Tensor]
+
+BORDER = 4096
+"""Bytes of poison before and behind every buffer: a kernel that writes there is found out."""
 
 POISON = 0x7E5A
 """A NaN in FP16 and a large number in BF16, with bits that no kernel computes."""
@@ -97,11 +100,13 @@ def check(
         if case.kind not in replays:
             replays[case.kind] = Replay(plan, device)
         replay = replays[case.kind]
-        eager = compare(case, "eager", replay.eager(given), expected)
-        graph = compare(case, "graph", replay.graph(given), expected)
-        found += Gate(
-            1, eager.values + graph.values, eager.mismatches + graph.mismatches, eager.first or graph.first
-        )
+        for how, run in (("eager", replay.eager), ("graph", replay.graph)):
+            result = compare(case, how, run(given), expected)
+            damage = intact(case, how, *replay.left_alone(given))
+            found += Gate(
+                0, result.values, result.mismatches + damage.mismatches, result.first or damage.first
+            )
+        found += Gate(1, 0, 0, None)
     return found
 
 
@@ -114,8 +119,15 @@ class Replay:
 
         self._plan = plan
         self._inputs = {buffer.name for buffer in plan.signature.inputs}
+        self._slabs = {
+            buffer.name: torch.empty(buffer.nbytes + 2 * BORDER, dtype=torch.uint8, device=device)
+            for buffer in plan.buffers
+        }
         self._buffers = {
-            buffer.name: torch.zeros(buffer.shape, dtype=getattr(torch, buffer.dtype), device=device)
+            buffer.name: self._slabs[buffer.name][BORDER:-BORDER]
+            .view(getattr(torch, buffer.dtype))
+            .view(buffer.shape)
+            .zero_()
             for buffer in plan.buffers
         }
         plan.run(self._buffers)
@@ -136,7 +148,25 @@ class Replay:
         self._graph.replay()
         return self._stored()
 
+    def left_alone(self, given: Tensors) -> tuple[Tensors, Tensors]:
+        """What no kernel may write, as 16-bit words, found and expected: the inputs, and every buffer's borders."""
+        import torch
+
+        found: dict[str, torch.Tensor] = {}
+        expected: dict[str, torch.Tensor] = {}
+        for name in self._inputs:
+            found[f"input {name}"] = self._buffers[name].view(torch.int16)
+            expected[f"input {name}"] = given[name].view_as(self._buffers[name]).view(torch.int16)
+        for name, slab in self._slabs.items():
+            for place, border in (("before", slab[:BORDER]), ("behind", slab[-BORDER:])):
+                found[f"memory {place} {name}"] = border.view(torch.int16)
+                expected[f"memory {place} {name}"] = torch.full_like(border.view(torch.int16), POISON)
+        return found, expected
+
     def _prepare(self, given: Tensors) -> None:
+        for slab in self._slabs.values():
+            poison(slab[:BORDER])
+            poison(slab[-BORDER:])
         for name, buffer in self._buffers.items():
             if name in self._inputs:
                 buffer.copy_(given[name].view_as(buffer))
@@ -165,6 +195,18 @@ def compare(case: Case, how: str, found: Tensors, expected: Tensors) -> Gate:
             first = _mismatch(case, how, name, found[name], expected[name], wrong)
         count += here
     return Gate(1, values, count, first)
+
+
+def intact(case: Case, how: str, found: Tensors, expected: Tensors) -> Gate:
+    """Count words that were written although nobody may: as integers, whatever they would mean as numbers."""
+    count, first = 0, None
+    for name, words in found.items():
+        wrong = words != expected[name]
+        here = int(wrong.sum())
+        if here and first is None:
+            first = _mismatch(case, how, name, words, expected[name], wrong)
+        count += here
+    return Gate(0, 0, count, first)
 
 
 def differing(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:

@@ -148,6 +148,10 @@ def monitor(device: torch.device, ours: frozenset[int] | None = None) -> Iterato
     lock = FileLock(Path(tempfile.gettempdir()) / f"kernwright-{uuid}.lock", mode=0o666)
     try:
         lock.acquire(timeout=LOCK_SECONDS)
+    except OSError as error:
+        raise GpuBusy(
+            f"the lock of GPU {uuid}, {lock.lock_file}, can't be taken ({error}); another user may own it: remove it"
+        ) from error
     except Timeout:
         raise GpuBusy(
             f"another benchmark has held GPU {uuid} for {LOCK_SECONDS} s (lock {lock.lock_file}); wait for it"

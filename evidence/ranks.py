@@ -30,7 +30,7 @@ class Job:
 @contextmanager
 def job() -> Iterator[Job]:
     """Join the job of `torchrun`, where this process was started by it; else be one alone."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if "TORCHELASTIC_RUN_ID" not in os.environ:  # WORLD_SIZE alone is set by many a cluster
         yield Job(0, frozenset({os.getpid()}))
         return
     import torch

@@ -12,7 +12,7 @@ from ..generator.build import builds
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import StaleSource
 from ..runtime.loader import source_text
-from ..runtime.table import Workload
+from ..runtime.table import Table, Workload
 from ..specs import Family, Workspace, select
 from .explain import load_dispatch
 
@@ -64,6 +64,11 @@ class Session:
                 source_text(dispatch.table.root, build)
             except StaleSource as error:
                 raise Drifted(str(error)) from error
+        if _launches(generation) != _table_launches(dispatch.table):
+            raise Drifted(
+                f"the launches in {workspace.generated / 'dispatch.py'} aren't what the spec files ask for; run "
+                f"`kernwright generate`"
+            )
         return cls(generation, dispatch)
 
     def workloads(self, texts: Sequence[str]) -> list[Workload]:
@@ -94,6 +99,38 @@ class Session:
     def family(self, workload: Workload) -> Family:
         """The family of a workload."""
         return next(entry.family for entry in self.generation.workloads if entry.spec == workload.spec)
+
+
+def _launches(generation: Generation) -> dict[tuple[str, str, str], object]:
+    """What the generator would launch, by spec, workload and candidate."""
+    return {
+        (entry.spec, entry.workload.label(), made.candidate.name): (
+            {
+                name: (made.symbols[name], launch.grid, launch.block, launch.args, launch.shared_bytes)
+                for name, launch in made.lowering.kernels.items()
+            },
+            dict(made.lowering.steps),
+            dict(made.lowering.scratch),
+        )
+        for entry in generation.workloads
+        for made in entry.candidates
+    }
+
+
+def _table_launches(table: Table) -> dict[tuple[str, str, str], object]:
+    """What a dispatch table launches, in the same form."""
+    return {
+        (work.spec, work.label, candidate.name): (
+            {
+                name: (kernel.symbol, kernel.grid, kernel.block, kernel.args, kernel.shared_bytes)
+                for name, kernel in candidate.kernels.items()
+            },
+            dict(candidate.steps),
+            dict(candidate.scratch),
+        )
+        for work in table.workloads
+        for candidate in work.candidates
+    }
 
 
 def gpu() -> torch.device:

@@ -45,7 +45,10 @@ def paired(
     pace: Pace,
     sample: Callable[[Graph[Any], int], float] = replay_ms,
 ) -> tuple[Group, ...]:
-    """Groups of samples, control and candidate in the order A B B A, so that a drift falls on both alike.
+    """Groups of samples in the order A B B A and B A A B by turns, so that a drift falls on both alike.
+
+    Each group begins with a replay that isn't counted: asking NVML leaves the GPU idle for a moment, and whoever
+    came first would pay for its waking up.
 
     A group during which the GPU wasn't ours alone or slowed down keeps its samples and says so; it is repeated
     until `pace.groups` are valid or `pace.most` were tried. With several ranks a sample is the slowest rank's.
@@ -55,11 +58,14 @@ def paired(
     groups: list[Group] = []
     valid = 0
     while valid < pace.groups and len(groups) < pace.most:
+        outer, inner = (candidate, control) if len(groups) % 2 else (control, candidate)
         before = watch.snapshot()
-        times = [slowest(sample(graph, pace.replays)) for graph in (control, candidate, candidate, control)]
+        sample(outer, pace.replays)
+        times = [slowest(sample(graph, pace.replays)) for graph in (outer, inner, inner, outer)]
         fault = agreed(problem(before, watch.snapshot()))
         valid += fault is None
-        groups.append(Group(control=(times[0], times[3]), candidate=(times[1], times[2]), problem=fault))
+        by_place = {id(outer): (times[0], times[3]), id(inner): (times[1], times[2])}
+        groups.append(Group(control=by_place[id(control)], candidate=by_place[id(candidate)], problem=fault))
     return tuple(groups)
 
 

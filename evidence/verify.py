@@ -100,7 +100,7 @@ def verify(
     failures: Path,
     on_done: Callable[[Verification], None] = lambda _result: None,
 ) -> list[Verification]:
-    """Verify candidates of a workload on a GPU; what fails leaves an artefact below `failures`.
+    """Verify candidates of a workload on a GPU, its control always; what fails leaves an artefact below `failures`.
 
     Raises:
         NothingToVerify: see there.
@@ -109,7 +109,11 @@ def verify(
     here = current(device)
     cases = chosen_cases(subject, workload, wanted)
     results = []
-    for candidate, arch in chosen_builds(workload, wanted, lambda candidate: _own(candidate, here.arch)):
+    builds = chosen_builds(workload, wanted, lambda candidate: _own(candidate, here.arch))
+    for arch in _own(workload.control, here.arch):
+        if (workload.control, arch) not in builds:  # a candidate that equals a wrong control is wrong
+            builds.insert(0, (workload.control, arch))
+    for candidate, arch in builds:
         result = verify_one(dispatch, subject, workload, candidate, arch, device, cases, failures)
         on_done(result)
         results.append(result)
@@ -164,11 +168,11 @@ def verify_one(
     cases: Sequence[Case],
     failures: Path | None,
 ) -> Verification:
-    """One candidate's build: the control's against the torch reference, another's against the control."""
+    """One candidate's build: the control's against the array oracle, another's against the control."""
     here = current(device)
     control = workload.control
     is_control = candidate is control
-    expected = reference(dispatch, workload) if is_control else _control(dispatch, workload, here, device)
+    expected = oracle(subject, workload) if is_control else _control(dispatch, workload, here, device)
     start = time.perf_counter()
     gate = check(
         lambda kind: dispatch.plan_for(workload.name, candidate.name, arch, kind, here),
@@ -182,7 +186,7 @@ def verify_one(
         workload.label,
         candidate.name,
         arch,
-        "torch reference" if is_control else f"control {control.name}",
+        "array oracle" if is_control else f"control {control.name}",
         gate,
         tuple(sorted({case.seed for case in cases})),
         time.perf_counter() - start,
@@ -197,10 +201,22 @@ def verify_one(
     return replace(result, problem=problem, artefact=leave(failures, failure, inputs))
 
 
-def reference(dispatch: Dispatch, workload: Workload) -> Callable[[Case, Tensors], Tensors]:
-    """The torch reference's outputs of a case."""
+def oracle(subject: Subject, workload: Workload) -> Callable[[Case, Tensors], Tensors]:
+    """The array oracle's answer, outputs and intermediates, computed on the inputs' own device."""
 
-    return lambda case, given: dispatch.reference(workload, case.kind, given)
+    def answer(case: Case, given: Tensors) -> Tensors:
+        import cupy
+        import torch
+
+        bits = {name: cupy.from_dlpack(t.view(torch.int16)).view(cupy.uint16) for name, t in given.items()}
+        dtype = next(iter(given.values())).dtype
+        stored = subject.expected(workload, case, bits)
+        return {
+            name: torch.utils.dlpack.from_dlpack(value.view(cupy.int16)).view(dtype)
+            for name, value in stored.items()
+        }
+
+    return answer
 
 
 def _control(

@@ -24,10 +24,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_70.cu', 'e7641cb738aaff6194b847a8b16b599cefd573cb738957ac5d2ccd5d67c2afb6'),
-                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_75.cu', '564f17d120f138d5b45fed882434b9c164b8716e127d9fc4a860579cf38d5d8a'),
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_80.cu', 'a36b8df80ec84f45af3791ead39750eb4c1bdca21f5eb7223851eed35595560d'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_90.cu', '115c16d39fe4457aad31d37dc228de2b91c9922c7e0b703b2a35799d77a400ce'),
+                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_70.cu', 'a7726fa47aeb6ab1a716e7b0b777bf0b1345a040997a122fe8bd542f3b255882'),
+                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_75.cu', '8829774f926e036f57c1d486b6b8fc6eaebf1a5e38e41ec7377bc5acce73170e'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_80.cu', '842558e565990d5d92fd84f046440fa5b17ea46e48bc5eb880f4fa10a9e9e6b9'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_90.cu', 'f9733a4ddc10a711e5f5d29b28a419319298c395de9243f582f2d1c152e4546f'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -54,10 +54,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_70.cu', '0f6aaad9e5c201bb9796e5d90789d686c15b4466457fe364eef7f9118599c76d'),
-                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_75.cu', 'f9735802fd49d6bf3fbb234fea440e4271329e6f28bb7ea4c9db65b31ff7e4fc'),
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_80.cu', 'b331bcfe08b72caf15badab1ca61e0b1534cdec25cde49aeb603cd1e83736bcc'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90.cu', '0874f8e9a24723abae5a5d7c93f04dd4f3fb03641924b465e62a8d73e05c53aa'),
+                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_70.cu', '603a3b11d3c82fdc4161f3a0317de14b529c438d459e4744caf81734b127d7ed'),
+                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_75.cu', '5c1589752b80bc500eba7b292f59f4d7f527047108746c8c7af52e364eb66afb'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_80.cu', '2c6e2c2e1f3e30c94c6df78cf21f33372f49a2893061eeb5393a627ddd9c9fdb'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90.cu', '0b1a1c30bf992bd23c40965198c4ac0f6fc2e6033fc4ab0ceaf318e92521a11f'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_wide_rows', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -95,8 +95,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '0874f8e9a24723abae5a5d7c93f04dd4f3fb03641924b465e62a8d73e05c53aa',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.21665308557733565,
+                    verdict='invalid',
+                    gain=None,
                     source='hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90-nvidia-h200.0874f8e9a247.20261129T230930Z.json',
                 ),
             ),
@@ -113,10 +113,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', '4558dcaeb34bd35c6f2ac8809adb76a030827c79b8c7fd9b05250529c53964e4'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '585126785ab6f37aa74142babdb5f224cdc403317e1490ba0762ac7aa7646155'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '9e2dea96578bc5b88c0b79d43fcea6c1e97c47a8a989b6235185223224a4bb4f'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', 'c22a9ac7171365539733e7acc6976c84f1df3d19f5574971ee4968b23c93663a'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', '62da048756609bca30b0b2f774d972c1211622a54a41abf8476c0f6a6eaf4c65'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '3d37e10ddc85b9b754b9b3d7509004a7a484380ddeda71c4928c423d0d2d8205'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '3991a627ce60afd85256b0d56c52f1d2e7d1821af68ce2231ef6a0ca35e50ed9'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '7cbfebce0cd7ec8a5f2ea3066c3ac9fe9d933971c984c3022c788a6e02dc15ca'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -143,10 +143,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', '970e563942f3b54d30992b6a1c1c66243f4b5c44e81aab8d3f339a2448273941'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', '0a2736abfa5626821451bd5a3f72b848e7b304f6fa51fd4eafae79bccc83c275'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', '053523e1bb6fd27cc62be673eb1c24b993e11eb506129ba4f15a8ad780cc45bb'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', '12c3c4713218ad096f6619d12c1b14661c3b7d2c8724c02e0b6ec6e8285970ee'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', '0e6331865f0dd4c80456556d47380ce0f8799677d68942108428a7b6f9f67127'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'd3c693302a8f0ce9ab91ce1a4445d60f811422fbf453d9daa8702fe811f38465'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', 'aa6f433997df872e26601f21b3eacf043c2fca406b72e0fc78b574980eb5a223'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', 'bff6a2047848a24b749d09fb2b0da93edc960fff8da5a1cd5fdc3adc407681e2'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_wide_rows', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -173,10 +173,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', '8d4b7eb7834070de124663f7be47883f277f8af487d8312b84255862932ce9a7'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '22a6f834c76cd27086d57a446c32a8a1eb1550b511034957a4c6daebc6a25027'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', 'bd82c00e29944772e8867577844f77fd863a1facd6d200ac630f9bdcd7f91c83'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', '102c0befcf6a79d05346b154822906a75adf4a338de02a3dd01103be71e66218'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', 'ef069bde3a42c0b7e1708da95681fa78e1c46a5c9852110d369599882c99297f'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', 'c1981b7b2a27bd29a168ca783363146ebffb7776c4b19f0df47630c36e48a0a4'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', '6c5c6658c70e4e2d699e978519b0f762be426598a9f49e717316c4c345f1c06e'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', 'a044bf49ae3080c07055cf9903cc961e7f9d243bf749adc0c238c918523a588d'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_persistent', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -203,10 +203,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', 'b9f4b32159b5d305f68229bd998af3157093ea4adbf9ef5e912b0b5593da1136'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '4864b0c1dbdce933fac94d28a46f048e731c163f3cee1206ba0adfd3f99ff2fb'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', '478c5689ab9d0e5d3728120883f6210b6e8e906d4a07263ee5db0b479fa1a2d6'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', 'afa88ff49fb233201c56fd016cf2141a247cf4e16c32f6e99b37341e65c641e8'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', '2d1102f7ac6ba4312dbde908ccad24c44850fe9ec54c05a0dccd0ab2044cbbe4'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '447251cd723fbc234e6d08c1a69a9ce1ae72d59f719115176f039ac821aceab8'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', 'b9689b5a42e042bc76fef1f0a28845cbed38fb819a46e3338e608270f0951ed1'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '4b32e72e9f65b49e9a0b8e9c31ead918b021ce9f8645bfaa2fdd4038cc6260f4'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_early_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -233,7 +233,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '6b2022345378423444237b7ec541b38934e65f0700b0fbee945248a752364f6d'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '4606355a7859aac52460faecdcc2ac57dd158818650f2171fff9f5176fb96308'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -260,7 +260,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', '4fcf3ac5a80f6a9a1f17381adbd9a4e98a2078a3cd1e7177850792e01e48a67c'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', 'e02c0735ddc2de45a03e7965957d6bd4a44dd5a6af8db162b2c00bad5c30e1be'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -289,8 +289,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'afa88ff49fb233201c56fd016cf2141a247cf4e16c32f6e99b37341e65c641e8',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.03545568858556569,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90-nvidia-h200.afa88ff49fb2.20261129T230943Z.json',
                 ),
                 Record(
@@ -298,8 +298,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '102c0befcf6a79d05346b154822906a75adf4a338de02a3dd01103be71e66218',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.7629522503847559,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90-nvidia-h200.102c0befcf6a.20261129T230942Z.json',
                 ),
                 Record(
@@ -316,8 +316,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '6b2022345378423444237b7ec541b38934e65f0700b0fbee945248a752364f6d',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.03584913921282862,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90-nvidia-h200.6b2022345378.20261129T230945Z.json',
                 ),
                 Record(
@@ -325,8 +325,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '4fcf3ac5a80f6a9a1f17381adbd9a4e98a2078a3cd1e7177850792e01e48a67c',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.07980715845843467,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90-nvidia-h200.4fcf3ac5a80f.20261129T230947Z.json',
                 ),
                 Record(
@@ -334,8 +334,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '12c3c4713218ad096f6619d12c1b14661c3b7d2c8724c02e0b6ec6e8285970ee',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.09414374145883286,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90-nvidia-h200.12c3c4713218.20261129T230940Z.json',
                 ),
             ),
@@ -352,10 +352,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', 'c50375ff5a64efbc2365b01250aeee06184996432fc45ecacc4ac8f706009ade'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '1ee036efa7f0b799e6329c3f126a39a539d8102c58372e8d4ac5c0ed89052c87'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '762e2c36963eb3ab4cc1839e59c69588290281d1b74ac2cf1b4d911d14efe3d0'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '675bb71240a9ee6a337c9eebaa19a3bd1cabc3dab89f511c4eb4f6c1c2bdd42b'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', '16f37c576d79555a2210d04526b08439f85b046be186175d310eac8656d86576'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '112f0d3ba7bd581a403738a186d137e918391dbdd9745836cab44a3f9d1d63fb'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '35448ecb9eadd986df20f9f376237a7bf81bca82f8b0f73049c739522b53baff'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', 'bd07ea584666281bd398c6bd893113c383a1d07d7d4ec4d5760ea4cb08218f2d'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -382,10 +382,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', '0eac27c8817165081bb69f0240dd0d7a62f307e47e8380a59a7edb2701ead423'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'c82bb9bb2f5d6903c19a73b1fa64f65b1c0c85f71629064b7f487b1e3d71453f'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', '2bbe70a24fee49062b7bc11bf3f38d532e6c42e3c79d73f44ab7bb38557dc5cc'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', '10dde4bad6d281b44b5ae2bf9c722411fca676478b7e1c0c7181b17aec978d3f'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', 'a676ec39f272ce79339288d87e8b3366a4468bb455f14100f9a1a9a0eb21ff31'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'd45498fc4e0b9cd2d54eb131d5abbf5893236638ce89530847744bc544b44a97'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', 'd2e5f1fb1ad89d8616b0cc723938c87abbd7da2ceb71333c7ba979a35a04ad1e'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', '9140e2631ed5c602a7bdd15f0701fa0303ef7b9e987f5021d17086a22a1727e5'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_wide_rows', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -412,10 +412,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', 'fc5e64bd7369aa0f92897bf02bd2409d16a13ff4ffac1b01e399cd42d04858b6'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '63693cd1d59ef4deb65e9e552f1962006c993341376cd4cf341dc91884f77938'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', '5586c8be658af9633d14e555c73a17fc4fd428ba0855583afc393b8172b7f51a'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', '62ec10bf9c62e3d2beeb094a8f54a2be9bfef6b7d1bf9a1e2a9a038cca512280'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', 'c6c30dd3c1130623798af57cbf72d467cbfda2a96d4a06f23c061d605f40ac4e'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '200c7d40363972a65f4fe7c899cc4c8e4a49304809a07d5f6a7a7485bf7a3561'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', 'f6bdae5895cb1435efb66799b3b0dfbc27f31d02e3fef272ffaa24a1b9d6f8ec'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', '360d4a6594bd0d61c1ee4a33304f2a7ffe66813f1395bf0a1ed9504c18c98669'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_persistent', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -442,10 +442,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', '10a6358c2d104938df2641f3ac5e4ade3d2a1eb19e796d1f7cc00b4a66c9b148'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', 'b9d539cf8d280f661848e63ce71b7aa3bbea452213ea644ecb5bb5bd3fa29f7d'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', '904719ddc6cbd6d2f18f9f19b373f104213c20d8cbb3d20348bd20d3206f6580'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', 'f48392b035d9b539a0b09908c60953f1811e8fa85694e5c02e001fa6ec739a74'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', 'a12ad756c965508420e70ad0e978a7d78e5b19e48c4cf22f4a72f54cd20cf8bb'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '22a79b102fd5a92401cb20e8f9e7b9cbbc74df01401d20d251642c164c28ee05'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', '3020425d490d9562a6f6728db138a3a96c2ee5392440fe8dcd4b608e68bbb7a1'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '4d676056c79f246e582c56b233c43432b5d7d804bd2cf27792ddfe7e27c27d5e'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_early_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -472,7 +472,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', 'd2822aa61dcbabb1804f62cfd3242e50fb625adc639a293d2c0332d82c73260b'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '80768ac1f33f34c648bb2b47780b76ee6b6ca508531fe0088ff0c8a478ef8857'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -499,7 +499,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', '4e2ac226c0adc1f4ba6a92fd5f3455243a4622a585369512eca52553fbcc9b65'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', 'b871fb0ebeed939ec32f498e5335aa5f30147d4b16718858de592b3566d1eda2'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -528,8 +528,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'f48392b035d9b539a0b09908c60953f1811e8fa85694e5c02e001fa6ec739a74',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.027870086390322735,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90-nvidia-h200.f48392b035d9.20261129T230959Z.json',
                 ),
                 Record(
@@ -537,8 +537,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '62ec10bf9c62e3d2beeb094a8f54a2be9bfef6b7d1bf9a1e2a9a038cca512280',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.7185864730768903,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90-nvidia-h200.62ec10bf9c62.20261129T230957Z.json',
                 ),
                 Record(
@@ -555,8 +555,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'd2822aa61dcbabb1804f62cfd3242e50fb625adc639a293d2c0332d82c73260b',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.04206443182116626,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90-nvidia-h200.d2822aa61dcb.20261129T231000Z.json',
                 ),
                 Record(
@@ -564,8 +564,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '4e2ac226c0adc1f4ba6a92fd5f3455243a4622a585369512eca52553fbcc9b65',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.06759284506511387,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90-nvidia-h200.4e2ac226c0ad.20261129T231002Z.json',
                 ),
                 Record(
@@ -573,8 +573,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '10dde4bad6d281b44b5ae2bf9c722411fca676478b7e1c0c7181b17aec978d3f',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.12372208349497149,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90-nvidia-h200.10dde4bad6d2.20261129T230955Z.json',
                 ),
             ),

@@ -104,13 +104,28 @@ def builds(
     _check_names("architecture", archs, {build.source.arch for build in found})
     _check_names("candidate", candidates, {build.candidate.candidate.name for build in found})
     selections = [select(text, generation.specs) for text in workloads]
-    return [
+    selected = [
         build
         for build in found
         if (not archs or build.source.arch in archs)
         and (not candidates or build.candidate.candidate.name in candidates)
         and (not selections or any(_selected(selection, build) for selection in selections))
     ]
+    if found and not selected:
+        raise NothingSelected(
+            "no source is all of what was named: "
+            + "; ".join(f"{what} {listing(names)}" for what, names in _named(archs, workloads, candidates))
+            + ". Name fewer things, or see `kernwright validate` for what there is"
+        )
+    return selected
+
+
+def _named(
+    archs: Collection[str], workloads: Collection[str], candidates: Collection[str]
+) -> Iterator[tuple[str, Collection[str]]]:
+    for what, names in (("workload", workloads), ("candidate", candidates), ("architecture", archs)):
+        if names:
+            yield what, names
 
 
 def _selected(selection: Selection, build: Build) -> bool:

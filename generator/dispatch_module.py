@@ -48,7 +48,7 @@ def dispatch_text(
         environment,
         "dispatch.py.j2",
         {
-            "title": "kernwright's library" if workspace.is_library else workspace.root.name,
+            "title": "kernwright's library" if workspace.is_library else "this workspace",
             "runtime": "..runtime" if workspace.is_library else "kernwright.runtime",
             "format": FORMAT,
             "families": [_reference(family, workspace) for family in families.values()],

@@ -33,6 +33,8 @@ def emit(folder: Path, files: Mapping[str, str]) -> Emission:
     The manifest goes last, after what it no longer lists is gone, so that a run that was cut short is
     repeated by the next one. Two runs at once wait for each other.
     """
+    if folder.is_dir() and not _outdated(folder, files):
+        return Emission((), (), len(files))  # a folder that can't be written is fine as long as it needn't be
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
         obsolete = [name for name in listed_files(folder) if name not in files]
@@ -42,6 +44,12 @@ def emit(folder: Path, files: Mapping[str, str]) -> Emission:
         removed = tuple(name for name in obsolete if _remove(folder, name))
         written += write_files(folder, {name: text for name, text in files.items() if name == NAME})
     return Emission(written, removed, len(files) - len(written))
+
+
+def _outdated(folder: Path, files: Mapping[str, str]) -> bool:
+    return any(name not in files for name in listed_files(folder)) or any(
+        _read(folder / name) != text for name, text in files.items()
+    )
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from jinja2 import (
     FileSystemLoader,
     PrefixLoader,
     StrictUndefined,
-    TemplateError,
     TemplateNotFound,
 )
 
@@ -65,7 +64,7 @@ def render(environment: Environment, name: str, context: dict[str, Any]) -> str:
     """
     try:
         return tidy(environment.get_template(name).render(context))
-    except TemplateError as error:
+    except Exception as error:  # whatever a template of a team's own does wrong, it is the template
         # Jinja rewrites the innermost frame to the template's own file and line.
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{frame.filename}:{frame.lineno}" if frame.filename.endswith(".j2") else f"template {name}"

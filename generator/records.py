@@ -1,4 +1,4 @@
-"""What the dispatch table takes from the ledger: one record for each candidate and device."""
+"""What the dispatch table takes from the ledger: the record that counts of each candidate and device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ class TableRecord:
 
 
 def current_sources(workloads: Iterable[GeneratedWorkload]) -> dict[tuple[str, str, str, str], str]:
-    """Digest of each source that is generated today, by (spec, workload, candidate, architecture)."""
+    """Digest of each source that is generated today, by (spec, workload, candidate, architecture).
+
+    The digest is of the text, which states what is launched and how it is compiled beside the kernels; it
+    decides which records are of today. The identity (of the spec's values) doesn't enter.
+    """
     return {
         (entry.spec, entry.workload.label(), generated.candidate.name, source.arch): source.sha256
         for entry in workloads
@@ -33,6 +37,9 @@ def table_records(
     entry: GeneratedWorkload, files: Sequence[RecordFile], current: Sources
 ) -> list[TableRecord]:
     """Give the records of a workload that its dispatch goes by (`ledger.newest`), by file name.
+
+    Of a source that failed exactness anywhere only the failures enter; of the records of an older version,
+    which are unsealed, none but failures.
 
     A time is a time against a control: where the control isn't the same any more, its source changed or
     another candidate in its place, the verdict is *invalid* for dispatch, and only exactness counts.

@@ -36,6 +36,9 @@ def lay_out_workspace(folder: Path) -> list[Path]:
             raise WorkspaceExists(
                 f"{path} exists already; nothing was written: name a new folder, or edit that file"
             )
+    for path in (folder, folder / "specs", folder / "templates"):
+        if path.exists() and not path.is_dir():
+            raise WorkspaceExists(f"{path} is a file, not a folder; nothing was written: name a new folder")
     (folder / "templates").mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)

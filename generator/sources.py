@@ -10,9 +10,10 @@ from typing import cast
 
 from jinja2 import Environment
 
+from ..compiler.nvrtc import FLAGS
 from ..specs import Candidate, External, Family, Spec, SpecFile, Workload, digest
 from .environment import render
-from .lowering import Lowering, NotGenerated, Schedule
+from .lowering import Lowering, NotGenerated, Schedule, ScheduleError
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def generate_workloads(
         NotGenerated: a route or option that this version has no templates for, or an external control.
         ScheduleError: a schedule that can't be built as asked.
     """
-    schedule = cast(Schedule, importlib.import_module(family.schedule_module))
+    schedule = _schedule(family)
     spec = spec_file.spec
     if isinstance(spec.control, External):
         raise NotGenerated(
@@ -78,10 +79,24 @@ def generate_workloads(
         yield GeneratedWorkload(spec.name, workload, family, candidates)
 
 
+def _schedule(family: Family) -> Schedule:
+    try:
+        return cast(Schedule, importlib.import_module(family.schedule_module))
+    except ModuleNotFoundError as error:
+        if error.name != family.schedule_module:
+            raise
+        raise NotGenerated(
+            f"family {family.name} has no module {family.schedule_module}, which maps a schedule to kernels; add it"
+        ) from None
+
+
 def _generate_candidate(
     environment: Environment, schedule: Schedule, spec: Spec, workload: Workload, candidate: Candidate
 ) -> GeneratedCandidate:
-    lowering = schedule.lower(workload, candidate)
+    try:
+        lowering = schedule.lower(workload, candidate)
+    except ScheduleError as error:
+        raise ScheduleError(f"spec {spec.name}, {workload.label()}: {error}") from error
     # The candidate's name is in the symbol: a profiler then shows which one runs.
     symbols = {kernel: f"{spec.family}_{kernel}_{candidate.name}" for kernel in lowering.kernels}
     sources = []
@@ -97,7 +112,8 @@ def _generate_candidate(
             "arch": arch,
             "spec": spec.name,
             "digest": identity,
-            "description": describe(workload, candidate),
+            "description": [*describe(workload, candidate), *describe_launches(lowering)],
+            "flags": " ".join(FLAGS),
         }
         text = render(environment, lowering.template, context)
         path = f"{spec.family}/{spec.name}/{workload.label()}/{candidate.name}.{arch}.cu"
@@ -119,9 +135,23 @@ def describe(workload: Workload, candidate: Candidate) -> list[str]:
     return [f"workload: {fields}", f"trees (segments, lanes, chunk): {trees}", f"schedule: {schedule}"]
 
 
+def describe_launches(lowering: Lowering) -> list[str]:
+    """Comment lines that say how the kernels are launched: a source's digest covers what runs, not the text alone."""
+    lines = [f"scratch: {name} {list(shape)} {dtype}" for name, (shape, dtype) in lowering.scratch.items()]
+    for kind, kernels in lowering.steps.items():
+        lines.append(f"{kind}: {' -> '.join(kernels)}")
+    for name, launch in lowering.kernels.items():
+        geometry = (
+            f"grid {list(launch.grid)}, block {list(launch.block)}, dynamic shared {launch.shared_bytes}"
+        )
+        lines.append(f"{name}({', '.join(launch.args)}): {geometry}")
+    return lines
+
+
 def _plain(value: object) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_plain(item)}" for key, item in value.items()) + " }"
+        stated = [f"{key} = {_plain(item)}" for key, item in value.items() if item is not None]
+        return "{ " + ", ".join(stated) + " }" if stated else "defaults"
     if isinstance(value, tuple) and len(value) == 2 and value[0] == value[1]:
         return str(value[0])
     if isinstance(value, bool):

@@ -57,7 +57,7 @@ class Exactness(Model):
     cases: Total
     """Inputs that were compared; 0 if exactness wasn't checked."""
     values: Total | None
-    """Stored values that were compared; None where a record of version 1 didn't say."""
+    """Stored values that were compared; None where an inexact record of version 1 didn't say."""
     mismatches: Total
     """Stored values that differed in bits."""
     against: Text
@@ -69,6 +69,11 @@ class Exactness(Model):
     def exact(self) -> bool:
         """Whether at least one case was compared and no value differed."""
         return self.cases > 0 and self.mismatches == 0
+
+    @property
+    def inexact(self) -> bool:
+        """Whether a value differed. Where nothing was compared, this is false and so is `exact`."""
+        return self.mismatches > 0
 
     @model_validator(mode="after")
     def _possible(self) -> Exactness:

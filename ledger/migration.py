@@ -1,7 +1,9 @@
 """Records of older versions, read as today's: what they kept is kept, what they didn't keep isn't made up.
 
-Version 1 stated a verdict and a gain without samples. Nobody can recompute those, so a candidate that was
-exact is *invalid* until it is measured again; that it was exact, or wasn't, still counts.
+Version 1 stated exactness, a verdict and a gain without samples and without a seal: anyone can type that a
+candidate was exact and faster, and nobody can recompute it. So such a record is *invalid*, shows no exactness
+and doesn't enter the dispatch table; the ledger still lists it, with what it claimed. Only a failure is believed: it
+can take a candidate out of dispatch, and never put one in.
 """
 
 from __future__ import annotations
@@ -46,10 +48,11 @@ class RecordV1(Model):
 
     def migrate(self) -> Record:
         """Give the record in today's form; in memory only, the file stays as it is."""
+        found = self.exactness
         exactness = Exactness(
-            cases=self.exactness.cases,
-            values=None,
-            mismatches=self.exactness.mismatches,
+            cases=found.cases if found.mismatches else 0,
+            values=None if found.mismatches else 0,
+            mismatches=found.mismatches,
             against="the control",
         )
         facts = {
@@ -72,11 +75,12 @@ class RecordV1(Model):
         return seal(facts, self._judgement(exactness))
 
     def _judgement(self, exactness: Exactness) -> Judgement:
-        if not exactness.exact:
+        if exactness.inexact or not self.exactness.cases:
             return judge(exactness, None, Rule(), is_control=False)
+        cases = f"{self.exactness.cases} case{'' if self.exactness.cases == 1 else 's'}"
         gain = "" if self.gain is None else f" with a gain of {self.gain:+.1%}"
         reason = (
-            f"The record was written as version 1, which kept no samples: that it is "
-            f"{self.verdict.replace('_', ' ')}{gain} can't be recomputed; measure again."
+            f"The record was written as version 1, which kept no samples and has no seal: that it was exact in "
+            f"{cases} and is {self.verdict.replace('_', ' ')}{gain} can't be recomputed; measure again."
         )
         return Judgement("invalid", None, None, reason)

@@ -70,13 +70,21 @@ class Record(Model):
     device: Device
     toolkit: Toolkit
     source_sha256: Sha256
-    """Digest of the generated source; a record of another source is stale."""
+    """Digest of the generated source; a record of another source is stale.
+
+    It alone decides what a record is of. The text states all that is run: the kernels, their launches (grid,
+    block, arguments), steps, scratch and compiler flags.
+    """
     control_source_sha256: Sha256 | None
     """Digest of the control's source; None where the control has no source (a callable)."""
     cubin_sha256: Sha256 | None
     """Digest of the machine code that ran; None where none did (the emulator)."""
     identity: Sha256 | None
-    """Digest of canonical workload, candidate and target; None where version 1 didn't say."""
+    """Digest of canonical workload, candidate and target; None where version 1 didn't say.
+
+    For people, who find it in the head of the `.cu` and in the manifest: it says which lines of a spec were
+    measured, also after a template has changed. Nothing is decided by it; `source_sha256` decides.
+    """
     exactness: Exactness
     timing: Timing | None
     """All samples; None if the candidate wasn't timed."""

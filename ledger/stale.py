@@ -9,10 +9,13 @@ from typing import get_args
 
 from ..specs import Arch
 from .reader import RecordFile
-from .record import Record
+from .record import SCHEMA, Record
 
 Sources = Mapping[tuple[str, str, str, str], str]
-"""Digest of today's source by (spec, workload, candidate, architecture that it is generated for)."""
+"""Digest of today's source by (spec, workload, candidate, architecture that it is generated for).
+
+A record is held against these digests and nothing else; its `identity` is for people.
+"""
 
 _ARCH = re.compile(r"sm_(\d+)(\d)(a?)")
 
@@ -32,17 +35,34 @@ class Staleness:
 
 
 def newest(files: Iterable[RecordFile], current: Sources) -> list[RecordFile]:
-    """Give the record that dispatch goes by, for each (spec, workload, candidate, device), by file name.
+    """Give the records that dispatch goes by, by file name: one for each candidate and device, mostly.
 
-    Among the records of today's source, measured against today's control: the newest that decided, which is
-    one that was timed or found inexact; else the newest that was only verified; else the newest invalid one,
-    because a contended run unsays nothing. Where there is none, the same among the records of today's
-    source, and then among all: such a record is stale, and visible as such.
+    A source that failed exactness is out on every device until it changes, since it has the same bits
+    everywhere (numerics section 1): of a source of today that was ever found inexact, the newest such record
+    of each device counts and no other record does, however much later it passed.
+
+    Of any other source, for each (spec, workload, candidate, device) among the records of today's source,
+    measured against today's control: the newest that decided, which is one that was timed; else the newest
+    that was only verified; else the newest invalid one, because a contended run unsays nothing. Where there
+    is none, the same among the records of today's source, and then among all: such a record is stale, and
+    visible as such.
+
+    A record of an older version has no seal and counts only if it is inexact (`migration`).
     """
+    believed = [file for file in files if file.version == SCHEMA or file.record.exactness.inexact]
+    failed = {
+        (*_candidate(file.record), file.record.source_sha256)
+        for file in believed
+        if _is_failure(file.record, current)
+    }
     cells: dict[tuple[object, ...], list[RecordFile]] = {}
-    for file in files:
-        record = file.record
-        cells.setdefault((record.spec, record.workload, record.candidate, record.device), []).append(file)
+    for file in believed:
+        record, candidate = file.record, _candidate(file.record)
+        today = source_of(record, record.candidate, current)
+        if _is_failure(record, current):
+            cells.setdefault((*candidate, record.device, record.source_sha256), []).append(file)
+        elif failed.isdisjoint({(*candidate, today), (*candidate, record.source_sha256)}):
+            cells.setdefault((*candidate, record.device), []).append(file)
     chosen = [max(cell, key=lambda file: _rank(file, current)) for cell in cells.values()]
     return sorted(chosen, key=lambda file: file.name)
 
@@ -50,12 +70,15 @@ def newest(files: Iterable[RecordFile], current: Sources) -> list[RecordFile]:
 def stale(files: Iterable[RecordFile], current: Sources) -> list[RecordFile]:
     """Give the records to measure again: those that dispatch goes by, of candidates that have changed.
 
-    A candidate that is generated no more can't be measured, and isn't listed.
+    A candidate that is generated no more can't be measured, and one whose source of today failed exactness is
+    out whatever is measured: neither is listed.
     """
     return [
         file
         for file in newest(files, current)
-        if source_of(file.record, file.record.candidate, current) and staleness(file.record, current)
+        if source_of(file.record, file.record.candidate, current)
+        and staleness(file.record, current)
+        and not _is_failure(file.record, current)
     ]
 
 
@@ -101,6 +124,19 @@ def _parts(arch: str) -> tuple[int, int, bool]:
     if match is None:
         raise ValueError(f"the architecture is {arch!r}; it is written like sm_70 or sm_90a: correct it")
     return int(match[1]), int(match[2]), bool(match[3])
+
+
+def _candidate(record: Record) -> tuple[str, str, str]:
+    return record.spec, record.workload, record.candidate
+
+
+def _is_failure(record: Record, current: Sources) -> bool:
+    """Whether the record shows a source of today inexact, be it of another architecture's build.
+
+    A device may take another build today than it measured; the one that failed still serves others.
+    """
+    builds = (current.get((*_candidate(record), arch)) for arch in get_args(Arch))
+    return record.exactness.inexact and record.source_sha256 in builds
 
 
 def _rank(file: RecordFile, current: Sources) -> tuple[bool, bool, int, str, str]:

@@ -84,7 +84,7 @@ def median_interval(values: Sequence[float], confidence: float) -> Interval | No
 
 
 def _inexact(exactness: Exactness) -> Judgement:
-    if not exactness.mismatches:
+    if not exactness.inexact:
         return Judgement("invalid", None, None, "Exactness wasn't checked: no case was compared.")
     values = "" if exactness.values is None else f" of {exactness.values}"
     differ = "differs" if exactness.mismatches == 1 else "differ"

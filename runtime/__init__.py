@@ -6,7 +6,7 @@ Importing this loads neither torch nor CuPy; both come with the first call.
 from .communicator import Communicator
 from .device import Device
 from .dispatch import Dispatch, bind
-from .errors import FormatMismatch, LoadError, NotExact, NotWarm, StaleSource, Unsupported
+from .errors import FormatMismatch, InvalidSetting, LoadError, NotExact, NotWarm, StaleSource, Unsupported
 from .explanation import Explanation
 from .plan import Plan
 from .policy import Policy
@@ -42,6 +42,7 @@ __all__ = [
     "Explanation",
     "FieldValue",
     "FormatMismatch",
+    "InvalidSetting",
     "Kernel",
     "LoadError",
     "NotExact",

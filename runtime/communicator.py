@@ -6,12 +6,13 @@ layout and what it can do. A capability that the owner lacks means unsupported, 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 LAYOUT_VERSION = 1
 """Version of the channels' layout that this toolkit's kernels are generated for."""
 
 
+@runtime_checkable
 class Communicator(Protocol):
     """The ranks that work on one call, and the channels between them."""
 

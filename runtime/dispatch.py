@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from . import policy as policies
 from .communicator import Communicator
 from .device import Device, fake
+from .eligibility import LoadKey
 from .errors import FormatMismatch, LoadError, NotExact
 from .explanation import Explanation
-from .loader import load
+from .loader import bundles, load
 from .plan import Plan
 from .policy import Policy
 from .request import Operator, Request, Signature
@@ -30,12 +31,17 @@ def bind(table: Table) -> Dispatch:
 
     Raises:
         FormatMismatch: the table was generated for another version of this runtime.
+        InvalidSetting: an environment variable of the runtime has a value that isn't allowed.
     """
     if table.format != FORMAT:
         raise FormatMismatch(
             f"the dispatch module has format version {table.format}; this runtime reads version {FORMAT}: "
             "run `kernwright generate` with the installed version, or install the version that generated it"
         )
+    # A setting with a mistake in it stops the program here, instead of changing who serves a later call.
+    policies.default()
+    policies.strict()
+    bundles()
     return Dispatch(table)
 
 
@@ -47,7 +53,7 @@ class Dispatch:
         self.table = table
         self.statistics = Statistics()
         self._operators: dict[str, Operator] = {}
-        self._unusable: dict[tuple[str, str], str] = {}
+        self._unusable: dict[LoadKey, str] = {}
 
     def register(self, operator: Operator) -> None:
         """Make an op known, so that `explain`, `plan_for` and `warm_up` can speak of it by name."""
@@ -64,7 +70,7 @@ class Dispatch:
     def select(
         self, request: Request, device: Device, policy: Policy, comm: Communicator | None, exact: bool
     ) -> Selection:
-        """Decide on a request, knowing which builds were found not to load here."""
+        """Decide on a request, knowing which builds were found not to load there."""
         return select(self.table, request, device, policy, comm, exact, self._unusable)
 
     def resolve(
@@ -102,7 +108,7 @@ class Dispatch:
                 signature = request.signature
                 return selection, Plan(chosen.candidate, chosen.arch, request.kind, signature, device, module)
             except LoadError as error:
-                self._unusable[chosen.build.sha256, chosen.arch] = str(error)
+                self._unusable[chosen.build.sha256, chosen.arch, device.index] = str(error)
 
     def explain(self, op: str, *args: Any, **kwargs: Any) -> Explanation:
         """Say which candidate a call `op(*args, **kwargs)` takes, and the reason for every candidate.
@@ -202,14 +208,15 @@ class Dispatch:
 
         Returns:
             What each kind of each workload takes on each device.
+
+        Raises:
+            ValueError: a device isn't here, or there is no such workload or policy.
         """
         chosen = chosen_policy(policy)
-        wanted = None if workloads is None else set(workloads)
+        works = self._workloads(workloads)
         explanations = []
-        for device in _current_devices() if devices is None else devices:
-            for work in self.table.workloads:
-                if wanted is not None and wanted.isdisjoint((work.label, work.spec)):
-                    continue
+        for device in _current_devices() if devices is None else _checked_here(devices):
+            for work in works:
                 fields = {name: low_end(value) for name, value in work.fields.items()}
                 for kind in work.control.steps:
                     request = self._operator(work.family).request_for(fields, kind)
@@ -219,6 +226,20 @@ class Dispatch:
 
     def _operator(self, family: str) -> Operator:
         return _member(self._operators, family, "op", "this dispatch module")
+
+    def _workloads(self, names: Iterable[str] | None) -> tuple[Workload, ...]:
+        works = self.table.workloads
+        if names is None:
+            return works
+        wanted = set(names)
+        unknown = wanted.difference(*((work.label, work.spec) for work in works))
+        if unknown:
+            labels, specs = ({getattr(work, of): None for work in works} for of in ("label", "spec"))
+            raise ValueError(
+                f"no workload is called {', '.join(map(repr, sorted(unknown)))}; labels are "
+                f"{', '.join(labels) or 'none'}; specs are {', '.join(specs) or 'none'}"
+            )
+        return tuple(work for work in works if not wanted.isdisjoint((work.label, work.spec)))
 
     def _workload(self, name: str) -> Workload:
         found = [work for work in self.table.workloads if name in (work.name, work.label, work.spec)]
@@ -247,6 +268,17 @@ def _member(members: dict[str, T], name: str, what: str, where: str) -> T:
     if name not in members:
         raise ValueError(f"{where} has no {what} {name!r}; it has {', '.join(members) or 'none'}")
     return members[name]
+
+
+def _checked_here(devices: Iterable[Device]) -> tuple[Device, ...]:
+    found = tuple(devices)
+    for device in found:
+        if device.index is None:
+            raise ValueError(
+                f"warm_up was given {device}, which has no CUDA ordinal; it loads on devices that are here: "
+                "pass what runtime.device.current(torch.device('cuda', 0)) gives"
+            )
+    return found
 
 
 def _current_devices() -> tuple[Device, ...]:

@@ -1,7 +1,7 @@
 """Whether one candidate could serve a request, and if not, the reason with its values.
 
-The checks run from the widest to the narrowest; the first that fails is the reason. How far a candidate
-got (`Stage`) tells which of several reasons explains a fallback best.
+The checks run from the widest to the narrowest; the first that fails is the reason, and `Stage` says how far
+that was.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from .policy import Policy
 from .request import Request
 from .table import Build, Candidate, FieldValue, Workload
 
-Unusable = Mapping[tuple[str, str], str]
-"""Builds that can't be loaded on this machine: (source digest, architecture) -> why."""
+LoadKey = tuple[str, str, int | None]
+"""A build on a device: source digest, architecture, CUDA ordinal (None for an imagined device)."""
+
+Unusable = Mapping[LoadKey, str]
+"""Builds that can't be loaded on a device of this machine, and why."""
 
 
 class Stage(IntEnum):
@@ -90,7 +93,7 @@ def judge(
             f"the device is {_arch(given.device)}; this candidate is built for {built}",
         )
     build = candidate.builds[arch]
-    rejected = _machine_objection(workload, candidate, (build.sha256, arch), given)
+    rejected = _machine_objection(workload, candidate, (build.sha256, arch, given.device.index), given)
     if rejected is not None:
         return rejected
     return _judge_evidence(workload, candidate, arch, build, given)
@@ -128,7 +131,7 @@ def _arch(device: Device) -> str:
 
 
 def _machine_objection(
-    workload: Workload, candidate: Candidate, build: tuple[str, str], given: Conditions
+    workload: Workload, candidate: Candidate, build: LoadKey, given: Conditions
 ) -> Rejected | None:
     sms = given.device.sm_count
     if sms is not None and sms < candidate.min_sms:

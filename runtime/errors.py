@@ -7,6 +7,10 @@ class FormatMismatch(RuntimeError):
     """The dispatch module was written for another version of the table's data model."""
 
 
+class InvalidSetting(ValueError):
+    """An environment variable has a value that isn't allowed."""
+
+
 class Unsupported(RuntimeError):
     """No kernel serves the call, and the caller asked for an error instead of a fallback."""
 

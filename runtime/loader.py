@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from .device import Device, serves
-from .errors import LoadError, NotWarm, StaleSource
+from .errors import InvalidSetting, LoadError, NotWarm, StaleSource
 from .table import Build
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def machine_code(root: Path, build: Build, arch: str, kind: Literal["cubin", "pt
     Raises:
         StaleSource, LoadError: as for `load`.
     """
-    for bundle in _bundles():
+    for bundle in bundles():
         try:
             artifact = bundle.artifact(build.sha256, arch, "ptx" if kind == "ptx" else None)
         except (ValueError, OSError) as error:
@@ -159,7 +159,12 @@ def _load_module(data: bytes, build: Build, index: int) -> Module:
 
 
 @cache
-def _bundles() -> tuple[Bundle, ...]:
+def bundles() -> tuple[Bundle, ...]:
+    """The bundles that `KERNWRIGHT_BUNDLE` names, their listings read once; free where it isn't set.
+
+    Raises:
+        InvalidSetting: a folder doesn't exist or isn't a bundle.
+    """
     folders = [folder for folder in os.environ.get(BUNDLE_VARIABLE, "").split(os.pathsep) if folder]
     if not folders:
         return ()
@@ -168,7 +173,10 @@ def _bundles() -> tuple[Bundle, ...]:
     try:
         return tuple(Bundle.open(Path(folder)) for folder in folders)
     except (ValueError, OSError) as error:
-        raise LoadError(f"{BUNDLE_VARIABLE} names a bundle that can't be opened: {error}") from error
+        raise InvalidSetting(
+            f"{BUNDLE_VARIABLE} is {os.pathsep.join(folders)!r}; allowed are folders of bundles, separated "
+            f"by {os.pathsep!r}; correct or unset it: {error}"
+        ) from error
 
 
 def _capturing() -> bool:

@@ -15,6 +15,8 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Literal, cast, get_args
 
+from .errors import InvalidSetting
+
 Policy = Literal["measured", "verified", "control", "reference"]
 
 POLICY_VARIABLE = "KERNWRIGHT_POLICY"
@@ -34,14 +36,14 @@ def checked(name: str, origin: str = "policy") -> Policy:
         return cast(Policy, name)
     import difflib  # only a mistake needs it, and every import of the package would pay for it
 
-    nearest = difflib.get_close_matches(name, allowed, 1)
+    nearest = difflib.get_close_matches(str(name), allowed, 1)
     hint = f"; did you mean {nearest[0]}?" if nearest else ""
     raise ValueError(f"{origin} is {name!r}; allowed are {', '.join(allowed)}{hint}")
 
 
 def current() -> Policy:
     """The policy in force where no argument says otherwise."""
-    return _override.get() or _from_environment()
+    return _override.get() or default()
 
 
 @contextmanager
@@ -59,9 +61,16 @@ def under(name: str) -> Iterator[None]:
 
 
 @cache
-def _from_environment() -> Policy:
-    # Read once: a call must not look into the environment.
-    return checked(os.environ.get(POLICY_VARIABLE) or "measured", POLICY_VARIABLE)
+def default() -> Policy:
+    """The policy that `KERNWRIGHT_POLICY` names, else `measured`; read once, because calls ask for it.
+
+    Raises:
+        InvalidSetting: there is no such policy.
+    """
+    try:
+        return checked(os.environ.get(POLICY_VARIABLE) or "measured", POLICY_VARIABLE)
+    except ValueError as error:
+        raise InvalidSetting(str(error)) from error
 
 
 @cache
@@ -69,9 +78,9 @@ def strict() -> bool:
     """Whether an unsupported call raises instead of falling back (`KERNWRIGHT_STRICT=1`); read once.
 
     Raises:
-        ValueError: the variable is neither 0 nor 1.
+        InvalidSetting: the variable is neither 0 nor 1.
     """
     value = os.environ.get(STRICT_VARIABLE) or "0"
     if value not in ("0", "1"):
-        raise ValueError(f"{STRICT_VARIABLE} is {value!r}; allowed are 0 and 1")
+        raise InvalidSetting(f"{STRICT_VARIABLE} is {value!r}; allowed are 0 and 1")
     return value == "1"

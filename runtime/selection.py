@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .communicator import Communicator
@@ -26,6 +25,7 @@ class Decision:
     cause: str
     """What a rejection is counted under; empty where the candidate was accepted."""
     stage: Stage
+    is_control: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,18 @@ class Selection:
 
     @property
     def fallback(self) -> Decision | None:
-        """The rejection that explains the fallback best: of the candidate that came furthest.
+        """The rejection that explains the fallback best: of the control that came furthest.
 
+        Every other candidate may be out for want of a record; what keeps the control out is the obstacle.
         None where a candidate was chosen, where the family has none, and where the reference was asked for.
         """
         if self.chosen is not None or self.policy == "reference" or not self.decisions:
             return None
-        return max(self.decisions, key=lambda decision: decision.stage)
+        controls = [decision for decision in self.decisions if decision.is_control]
+        return max(controls, key=lambda decision: decision.stage)
 
 
-_NOTHING_UNUSABLE: Mapping[tuple[str, str], str] = {}
+_NOTHING_UNUSABLE: Unusable = {}
 
 
 def select(
@@ -86,7 +88,7 @@ def select(
         policy: which candidates may be dispatched.
         comm: the communicator that the call was given.
         exact: whether candidates under a tolerance are out.
-        unusable: builds that were found not to load on this machine.
+        unusable: builds that were found not to load on a device of this machine.
     """
     given = Conditions(device, policy, comm, exact, unusable)
     judged = [
@@ -115,11 +117,12 @@ def _decision(
     verdict: Rejected | Eligible,
     best: tuple[Workload, Candidate, Eligible] | None,
 ) -> Decision:
+    label, name, is_control = workload.label, candidate.name, candidate is workload.control
     if isinstance(verdict, Rejected):
-        return Decision(workload.label, candidate.name, False, verdict.reason, verdict.cause, verdict.stage)
+        return Decision(label, name, False, verdict.reason, verdict.cause, verdict.stage, is_control)
     assert best is not None
     if verdict is best[2]:
         reason = f"chosen: {verdict.standing}"
     else:
         reason = f"eligible: {verdict.standing}; {best[1].name} is preferred: {best[2].standing}"
-    return Decision(workload.label, candidate.name, True, reason, "", Stage.ELIGIBLE)
+    return Decision(label, name, True, reason, "", Stage.ELIGIBLE, is_control)

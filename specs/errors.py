@@ -40,11 +40,8 @@ def shown(value: object) -> str:
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, list | tuple):
-        return (
-            f"[{', '.join(shown(part) for part in value)}]"
-            if 0 < len(value) <= 8
-            else f"a list of {len(value)}"
-        )
+        flat = 0 < len(value) <= 8 and not any(isinstance(part, list | tuple | dict) for part in value)
+        return f"[{', '.join(shown(part) for part in value)}]" if flat else f"a list of {len(value)}"
     return "a table" if isinstance(value, dict) else f"the date or time {value}"
 
 

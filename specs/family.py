@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import keyword
 import pkgutil
+import re
 import sys
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -21,6 +23,9 @@ from .spec import Spec
 from .workspace import PACKAGE_ROOT, Workspace
 
 GROUP = "kernwright.families"
+RESERVED = frozenset({"dispatch", "explain", "policy", "stats", "warm_up"})
+"""Names that a dispatch module has of its own."""
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _PACKAGE = __name__.rsplit(".", 2)[0]
 
 
@@ -53,6 +58,11 @@ def families(workspace: Workspace) -> dict[str, Family]:
     if workspace.families and str(workspace.root) not in sys.path:
         sys.path.append(str(workspace.root))  # a workspace may hold the packages of its own families
     for name, package in packages:
+        if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in RESERVED:
+            message = (
+                f'"{name}" can\'t be the name of a family; take [a-z0-9_]+ that is free in a dispatch module.'
+            )
+            raise _unusable(package, message)
         family = _external(name, package)
         if found.setdefault(name, family) != family:
             message = f'the family "{name}" has the name of another family; rename it.'

@@ -42,7 +42,15 @@ def load_specs(workspace: Workspace, paths: Iterable[Path] | None = None) -> lis
     """
     files: list[SpecFile] = []
     problems: list[Problem] = []
-    for path in sorted(workspace.specs.rglob("*.toml") if paths is None else paths):
+    if paths is None and not workspace.specs.is_dir():
+        message = "there is no such folder of spec files; create it, or correct `specs` in kernwright.toml."
+        raise SpecError([Problem(str(workspace.specs), None, "", message)])
+    chosen = (
+        workspace.specs.rglob("*.toml")
+        if paths is None
+        else {path.resolve(): path for path in paths}.values()
+    )
+    for path in sorted(chosen):
         try:
             files.append(load_spec(path, workspace))
         except SpecError as error:

@@ -100,3 +100,11 @@ def _outside(root: Path, file: WorkspaceFile) -> Iterator[Finding]:
                 f"{shown(value)} isn't a folder inside the workspace; give a relative path below {root}."
             )
             yield Finding((key,), message)
+    folders = {key: (root / getattr(file, key)).resolve() for key in ("specs", "templates", "generated")}
+    for key, taken in {**folders, "schema": root / "schema", "ledger": root / "ledger"}.items():
+        generated = folders["generated"]
+        if key != "generated" and (taken.is_relative_to(generated) or generated.is_relative_to(taken)):
+            message = (
+                f"{shown(file.generated)} overlaps the folder of {key}; output needs a folder of its own."
+            )
+            yield Finding(("generated",), message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def edit(path: Path, key_path: Sequence[str], value: object, workspace: Workspac
     table = _walk(document, path, key_path)
     key = key_path[-1]
     if value is not None:
-        table[key] = value
+        table[key] = _inline(value)
     elif key in table:
         del table[key]
     else:
@@ -43,6 +43,17 @@ def edit(path: Path, key_path: Sequence[str], value: object, workspace: Workspac
     spec = check_document(checked, path, workspace or find_workspace(path.parent))
     _replace(path, changed)
     return SpecFile(path, spec)
+
+
+def _inline(value: Any) -> Any:
+    """A table that stays on its line: a plain dict would become a section at the end of the file."""
+    import tomlkit
+
+    if not isinstance(value, Mapping):
+        return value
+    table = tomlkit.inline_table()
+    table.update({key: _inline(part) for key, part in value.items()})
+    return table
 
 
 def _walk(document: Any, path: Path, key_path: Sequence[str]) -> Any:

@@ -17,6 +17,12 @@ from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, Tree
 SUMS_LIMIT = 192
 """Partial sums of a thread: they live in registers, of which a thread has 255."""
 
+UNROLLED_LIMIT = 2048
+"""Multiply-adds of a thread for one tile: all are unrolled, and more take the compiler minutes."""
+
+ELEMENTS_LIMIT = 128
+"""Elements of x that a thread of the norm keeps in registers, two in each."""
+
 STATIC_SHARED_LIMIT = 48 * 1024
 """Bytes of static shared memory that a kernel may declare on every architecture."""
 
@@ -54,6 +60,7 @@ def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) 
     _check_sums(candidate, "up_mix", tilings["up_mix"], up_tree, branches)
 
     norm = TreeShape.of(trees["norm"], hidden)
+    _check_norm(candidate, norm)
     norm_threads = max(norm.lanes, 32)  # a butterfly needs whole warps
     constants: dict[str, Any] = {
         "dtype": workload.dtype,
@@ -123,11 +130,32 @@ def _check_down(candidate: Replicated, tiling: RowTiling, tree: TreeShape) -> No
         )
 
 
+def _check_norm(candidate: Replicated, tree: TreeShape) -> None:
+    elements = tree.segments * tree.steps * tree.chunk
+    if elements > ELEMENTS_LIMIT:
+        raise ScheduleError(
+            f"candidate {candidate.name}: the norm's tree gives a thread {elements} elements to keep in registers; "
+            f"{ELEMENTS_LIMIT} are allowed: state a tree.norm with more lanes"
+        )
+
+
 def _check_sums(
     candidate: Replicated, kernel: str, tiling: RowTiling, tree: TreeShape, branches: int
 ) -> None:
     """Everything is unrolled over a thread's sums: too many spill, and take the compiler minutes."""
     sums = tiling.rows_per_team * branches * tree.segments * tiling.lane_passes
+    unrolled = sums * tree.steps * tree.chunk
+    if sums <= SUMS_LIMIT and unrolled > UNROLLED_LIMIT:
+        raise ScheduleError(
+            f"candidate {candidate.name} gives a thread of {kernel} {unrolled} multiply-adds a tile; "
+            f"{UNROLLED_LIMIT} are allowed: state a tree with more lanes, lower {kernel}.rows_per_cta or raise "
+            f"{kernel}.threads"
+        )
+    if sums > SUMS_LIMIT and tiling.rows_per_team == 1:
+        raise ScheduleError(
+            f"candidate {candidate.name} gives a thread of {kernel} {sums} partial sums of a single row; "
+            f"{SUMS_LIMIT} are allowed: state a tree with fewer segments, or raise {kernel}.threads"
+        )
     if sums > SUMS_LIMIT:
         raise ScheduleError(
             f"candidate {candidate.name} gives a thread of {kernel} {sums} partial sums; {SUMS_LIMIT} are allowed: "

@@ -108,15 +108,16 @@ class Op:
                 branches,
                 comm,
                 exact,
-                policy or policies.current(),
+                policies.current() if policy is None else policy,
                 *[None if tensor is None else _facts(tensor) for tensor in arguments],
                 None
                 if out is None
                 else tuple([None if tensor is None else _facts(tensor) for tensor in out]),
             )
             resolved = self._resolved.get(key)
-        except (AttributeError, TypeError):  # something isn't a tensor; reading the call says what
-            read(self._dispatch.table, arguments, kind, eps, branches, comm)
+        except (AttributeError, TypeError, RuntimeError):  # what has no key: reading the call says why
+            self._request(arguments, kind, eps, branches, comm, out)
+            chosen_policy(policy)
             raise
         import torch
 
@@ -260,8 +261,9 @@ def _positions(kind: str) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
 
 
 def _facts(tensor: torch.Tensor) -> tuple[object, ...]:
-    """All that a decision can depend on of a tensor."""
-    return (tensor.shape, tensor.dtype, tensor.device, tensor.is_contiguous(), tensor.data_ptr() & 15 == 0)
+    """All that a decision can depend on of a tensor; the type, so that a FakeTensor is never taken for one."""
+    aligned = tensor.data_ptr() & 15 == 0
+    return (type(tensor), tensor.shape, tensor.dtype, tensor.device, tensor.is_contiguous(), aligned)
 
 
 def _refuse_grad(arguments: Sequence[Maybe]) -> None:

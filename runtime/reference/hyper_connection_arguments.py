@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..communicator import Communicator
@@ -32,7 +31,7 @@ def checked_kind(kind: str) -> str:
     Raises:
         ValueError: it hasn't.
     """
-    if kind in INPUTS:
+    if isinstance(kind, str) and kind in INPUTS:
         return kind
     import difflib  # only a mistake needs it, and every import of the package would pay for it
 
@@ -66,8 +65,7 @@ def read(
     given = _tensors(arguments, kind)
     residual = given["residual"]
     _check_dtypes_and_devices(given)
-    if not (isinstance(eps, (int, float)) and math.isfinite(eps) and 0 <= eps <= FP32_MAX):
-        raise ValueError(f"eps is {eps!r}; it must be a finite FP32 number of at least 0")
+    _check_options(eps, branches, comm)
     if residual.ndim != 2:
         raise ValueError(
             f"residual has shape {tuple(residual.shape)}; it must be [tokens, branches * hidden]"
@@ -172,12 +170,39 @@ def _check_presence(name: str, value: object, wanted: bool, kind: str, called: s
         raise ValueError(f"{called} is None; kind {kind} needs a tensor")
     if value is not None and not isinstance(value, torch.Tensor):
         raise TypeError(f"{called} is {_describe(value)}; it must be a torch tensor")
+    if value is not None and not _is_plain(value):
+        raise TypeError(
+            f"{called} is {_describe(value)} of layout {value.layout}; only a strided torch.Tensor or Parameter "
+            "has memory that kernels can read: pass the plain tensor behind it"
+        )
     if value is not None and not wanted:
         raise ValueError(f"{called} is a tensor; kind {kind} has no {name}: pass None")
 
 
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is what it says: a FakeTensor claims a device and a shape, and its address is 0."""
+    import torch
+
+    # isinstance() isn't asked: Parameter answers yes for subclasses that wrap something.
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+
+
 def _describe(value: object) -> str:
-    return f"a {type(value).__name__}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
+    name = type(value).__name__
+    article = "an" if name[0] in "aeiouAEIOU" else "a"
+    return f"{article} {name}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
+
+
+def _check_options(eps: object, branches: object, comm: object) -> None:
+    if not (isinstance(eps, (int, float)) and 0 <= eps <= FP32_MAX):
+        raise ValueError(f"eps is {eps!r}; it must be a finite FP32 number of at least 0")
+    if branches is not None and (not isinstance(branches, int) or isinstance(branches, bool)):
+        raise TypeError(f"branches is {branches!r}; it must be an integer of at least 2, or None")
+    if comm is not None and not (isinstance(comm, Communicator) and isinstance(comm, Hashable)):
+        raise TypeError(
+            f"comm is {_describe(comm)}; it must be None or a communicator: hashable, with rank, world_size, "
+            "layout_version, capabilities and owns()"
+        )
 
 
 def _dtype(tensor: torch.Tensor) -> str:
@@ -188,6 +213,8 @@ def _check_dtypes_and_devices(given: Mapping[str, torch.Tensor]) -> None:
     residual = given["residual"]
     if _dtype(residual) not in DTYPE_SHORT:
         raise TypeError(f"residual is {_dtype(residual)}; allowed are {', '.join(DTYPE_SHORT)}")
+    if residual.is_meta:
+        raise ValueError("residual is on meta, where tensors have no values; pass tensors on cuda or cpu")
     for name, tensor in given.items():
         if tensor.dtype != residual.dtype:
             raise TypeError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from kernwright.ledger import (
     read_records,
     write_record,
 )
+from kernwright.runtime import Device as RuntimeDevice
+from kernwright.runtime.policy import Policy
 from kernwright.specs import SpecError
 
 LABEL = "fp16-hc3-h64-n1-r32-tp1"
@@ -97,6 +100,68 @@ def test_a_time_against_a_control_that_has_changed_admits_nothing(lab: Any) -> N
 def test_a_mismatch_stays_one_whatever_the_control(lab: Any) -> None:
     put(lab, exactness=WRONG)
     lab.edit("budget = { registers = 128 }", "down = { load_bytes = 4 }")
+    assert table(lab) == [("strided", "rejected", None, False)]
+
+
+def old(lab: Any, mismatches: int) -> None:
+    """A record of version 1 of today's source, as anyone can type it."""
+    fields = made(lab).model_dump(mode="json")
+    kept = ("family", "spec", "workload", "candidate", "device", "source_sha256")
+    typed = {
+        "schema_version": 1,
+        "exactness": {"cases": 1, "mismatches": mismatches},
+        "verdict": "admitted",
+        "gain": 0.5,
+        "reason": "Trust me.",
+    }
+    ledger(lab).mkdir(parents=True, exist_ok=True)
+    (ledger(lab) / "old.json").write_text(json.dumps({k: fields[k] for k in kept} | typed), encoding="utf-8")
+
+
+def strided_on(lab: Any, device: RuntimeDevice, policy: Policy) -> tuple[bool, str]:
+    """Whether dispatch would take `strided` there, and why."""
+    lab.generate()
+    spec = importlib.util.spec_from_file_location("lab_dispatch", lab.generated / "dispatch.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (work,) = (w for w in module.TABLE.workloads if (w.spec, w.label) == ("small", LABEL))
+    fields = {name: v[0] if isinstance(v, tuple) else v for name, v in work.fields.items()}
+    explanation = module.DISPATCH.explain_request("hyper_connection", fields, device, policy=policy)
+    (decision,) = (d for d in explanation.decisions if LABEL in d.workload and d.candidate == "strided")
+    return explanation.chosen == "strided", decision.reason
+
+
+@pytest.mark.parametrize("policy", ["measured", "verified"])
+def test_a_later_pass_doesnt_undo_a_mismatch_on_any_device(lab: Any, policy: Policy) -> None:
+    put(lab, None, exactness=WRONG)
+    put(lab, measured_at="2026-01-02T12:00:00Z")
+    put(
+        lab,
+        measured_at="2026-01-03T12:00:00Z",
+        device=Device(arch="sm_90", sm_count=114, name="NVIDIA H100 PCIe"),
+    )
+    assert table(lab) == [("strided", "rejected", None, False)]
+    out = (False, "this source failed exactness on sm_90, 132 SMs, NVIDIA H200")
+    assert strided_on(lab, RuntimeDevice("sm_90", 132, "NVIDIA H200", 0), policy) == out
+    assert strided_on(lab, RuntimeDevice("sm_90", 114, "NVIDIA H100 PCIe", 0), policy) == out
+
+
+def test_a_typed_record_of_version_1_dispatches_nothing(lab: Any) -> None:
+    h200 = RuntimeDevice("sm_90", 132, "NVIDIA H200", 0)
+    old(lab, mismatches=0)
+    assert table(lab) == []
+    chosen, reason = strided_on(lab, h200, "verified")
+    assert (chosen, reason.split(";")[0]) == (False, "no exactness record for this source")
+    put(lab)
+    assert table(lab) == [("strided", "admitted", 0.125, True)]
+    assert strided_on(lab, h200, "verified")[0]
+
+
+def test_a_failure_of_version_1_is_believed(lab: Any) -> None:
+    old(lab, mismatches=1)
+    put(lab)
     assert table(lab) == [("strided", "rejected", None, False)]
 
 

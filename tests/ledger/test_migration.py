@@ -1,4 +1,4 @@
-"""Records of version 1 are read as today's: exactness is kept, a verdict without samples isn't."""
+"""Records of version 1 are read as today's: a failure is believed, exactness and a verdict without samples aren't."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernwright.ledger import UNDATED, check, read_record, read_records
+from kernwright.ledger import UNDATED, check, newest, read_record, read_records, rows
 from kernwright.specs import SpecError
 
 V1: dict[str, Any] = {
@@ -30,17 +30,17 @@ def old(path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_a_verdict_that_kept_no_samples_is_invalid(tmp_path: Path) -> None:
+def test_what_kept_no_samples_and_no_seal_is_invalid_and_shows_no_exactness(tmp_path: Path) -> None:
     file = read_record(old(tmp_path / "a.json"))
     record = file.record
     assert (file.version, record.schema_version, record.measured_at) == (1, 2, UNDATED)
     assert (record.verdict, record.gain, record.interval, record.timing) == ("invalid", None, None, None)
     assert record.reason == (
-        "The record was written as version 1, which kept no samples: that it is admitted with a gain of +12.0% "
-        "can't be recomputed; measure again."
+        "The record was written as version 1, which kept no samples and has no seal: that it was exact in 16 "
+        "cases and is admitted with a gain of +12.0% can't be recomputed; measure again."
     )
-    assert record.exactness.exact
-    assert (record.exactness.cases, record.exactness.values) == (16, None)
+    assert (record.exactness.exact, record.exactness.inexact) == (False, False)
+    assert (record.exactness.cases, record.exactness.values) == (0, 0)
     assert (record.candidate, record.device.name, record.source_sha256) == (
         "wide_rows",
         "NVIDIA H200",
@@ -51,8 +51,21 @@ def test_a_verdict_that_kept_no_samples_is_invalid(tmp_path: Path) -> None:
 def test_what_was_inexact_stays_rejected(tmp_path: Path) -> None:
     changes = {"exactness": {"cases": 16, "mismatches": 3}, "verdict": "no_difference", "gain": None}
     record = read_record(old(tmp_path / "a.json", **changes)).record
-    assert (record.verdict, record.exactness.exact) == ("rejected", False)
+    assert (record.verdict, record.exactness.inexact, record.exactness.cases) == ("rejected", True, 16)
     assert record.reason == "3 stored values differ in bits from the control in 16 cases."
+
+
+@pytest.mark.parametrize("verdict", ["admitted", "no_difference", "rejected", "invalid"])
+@pytest.mark.parametrize("cases", [0, 1, 16])
+def test_none_that_claims_to_be_exact_counts_but_all_are_listed(
+    tmp_path: Path, verdict: str, cases: int
+) -> None:
+    exactness = {"cases": cases, "mismatches": 0}
+    file = read_record(old(tmp_path / "a.json", exactness=exactness, verdict=verdict))
+    today = {(V1["spec"], V1["workload"], V1["candidate"], "sm_90"): V1["source_sha256"]}
+    assert newest([file], today) == []
+    (row,) = rows([file])
+    assert (row["file"], row["verdict"], row["reason"]) == ("a.json", "invalid", file.record.reason)
 
 
 def test_what_was_only_timed_shows_nothing_either_way(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from kernwright.ledger import Device, Exactness, RecordFile, newest, stale, staleness
 from kernwright.ledger.stale import serving
 from kernwright.runtime.device import serves
@@ -17,6 +19,9 @@ def sources(
     candidate: str = NOW, control: str = "cd" * 32, arch: str = "sm_90"
 ) -> dict[tuple[str, str, str, str], str]:
     return {(SPEC, LABEL, "wide_rows", arch): candidate, (SPEC, LABEL, "replicated", arch): control}
+
+
+H200 = Device(arch="sm_90", sm_count=132, name="NVIDIA H200")
 
 
 def at(second: int, file: Any, **changes: Any) -> RecordFile:
@@ -50,6 +55,92 @@ def test_a_later_mismatch_does(file: Any) -> None:
     wrong = Exactness(cases=1, values=10, mismatches=1, against="control replicated", first="x[3]")
     failed = at(2, file, timing=None, exactness=wrong)
     assert newest([at(1, file), failed, at(3, file, timing=None)], sources()) == [failed]
+
+
+WRONG = Exactness(cases=1, values=10, mismatches=1, against="control replicated", first="x[3]")
+H100 = Device(arch="sm_90", sm_count=114, name="NVIDIA H100 PCIe")
+
+
+def test_a_later_pass_doesnt_undo_a_mismatch(file: Any) -> None:
+    failed, passed = at(1, file, timing=None, exactness=WRONG), at(2, file)
+    assert passed.record.verdict == "admitted"
+    assert newest([failed, passed], sources()) == [failed]
+    assert stale([failed, passed], sources()) == []
+    again = at(3, file, timing=None, exactness=WRONG)
+    assert newest([again, passed, failed], sources()) == [again]
+
+
+def test_a_mismatch_counts_on_every_kind_of_device(file: Any) -> None:
+    failed, passed = at(1, file, timing=None, exactness=WRONG), at(2, file, device=H100)
+    older = at(3, file, device=H100, source_sha256=THEN)
+    assert newest([passed, failed], sources()) == [failed]
+    assert newest([older, passed, failed], sources()) == [failed]
+    there = at(4, file, timing=None, exactness=WRONG, device=H100)
+    assert newest([passed, failed, there], sources()) == sorted([failed, there], key=lambda f: f.name)
+    other = at(2, file, candidate="other", device=H100)
+    assert other in newest([failed, other], sources())
+
+
+def test_a_mismatch_is_over_when_the_source_changes(file: Any) -> None:
+    failed, passed = at(2, file, timing=None, exactness=WRONG), at(1, file, source_sha256=THEN)
+    assert newest([failed, passed], sources(THEN)) == [passed]
+    assert newest([failed], sources(THEN)) == [failed]
+    assert stale([failed], sources(THEN)) == [failed]
+
+
+def test_a_mismatch_of_a_build_that_its_device_takes_no_more_still_counts(file: Any) -> None:
+    ampere = Device(arch="sm_86", sm_count=84, name="NVIDIA A40")
+    failed = at(1, file, timing=None, exactness=WRONG, device=ampere)
+    passed = at(2, file, device=ampere, source_sha256=THEN)
+    both = sources(NOW, arch="sm_80") | sources(THEN, arch="sm_86")
+    assert newest([failed, at(3, file, device=ampere), passed], both) == [passed, failed]
+    assert stale([failed, passed], both) == []
+
+
+@given(
+    runs=st.lists(
+        st.tuples(st.booleans(), st.sampled_from([NOW, THEN]), st.booleans(), st.integers(0, 59)), max_size=8
+    )
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_history_dispatches_a_source_that_ever_failed(
+    file: Any, runs: list[tuple[bool, str, bool, int]]
+) -> None:
+    files = [
+        at(
+            second,
+            file,
+            source_sha256=source,
+            device=H100 if elsewhere else H200,
+            **({} if exact else {"exactness": WRONG, "timing": None}),
+        )
+        for exact, source, elsewhere, second in runs
+    ]
+    of_today = [f for f in newest(files, sources()) if f.record.source_sha256 == NOW]
+    failed = {
+        f.record.device.name for f in files if f.record.source_sha256 == NOW and f.record.exactness.inexact
+    }
+    if failed:
+        assert {f.record.device.name for f in of_today} == failed
+        assert not any(f.record.exactness.exact for f in of_today)
+    else:
+        passed = {f.record.device.name for f in files if f.record.source_sha256 == NOW}
+        assert {f.record.device.name for f in of_today} == passed
+
+
+def test_an_unsealed_record_counts_only_if_it_is_inexact(file: Any) -> None:
+    old = RecordFile("old.json", at(2, file).record, version=1)
+    assert newest([old], sources()) == []
+    assert stale([old], sources(THEN)) == []
+    sealed = at(1, file, source_sha256=THEN)
+    assert newest([old, sealed], sources()) == [sealed]
+    failed = RecordFile("failed.json", at(1, file, timing=None, exactness=WRONG).record, version=1)
+    assert newest([old, failed, at(3, file)], sources()) == [failed]
+
+
+def test_the_source_decides_whatever_the_identity(file: Any) -> None:
+    assert not staleness(file(identity="99" * 32).record, sources())
+    assert staleness(file(source_sha256=THEN).record, sources()).source
 
 
 def test_devices_and_candidates_have_records_of_their_own(file: Any) -> None:

@@ -21,6 +21,7 @@ from kernwright.runtime import (
     Verdict,
     Workload,
     bind,
+    loader,
     policy,
 )
 from kernwright.runtime.reference.hyper_connection import Op
@@ -192,7 +193,11 @@ def _settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The environment's settings are read once; every test reads them anew."""
     for variable in (policy.POLICY_VARIABLE, policy.STRICT_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
-    caches: tuple[Callable[[], None], ...] = (policy._from_environment.cache_clear, policy.strict.cache_clear)
+    caches: tuple[Callable[[], None], ...] = (
+        policy.default.cache_clear,
+        policy.strict.cache_clear,
+        loader.bundles.cache_clear,
+    )
     for clear in caches:
         clear()
     yield

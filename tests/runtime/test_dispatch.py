@@ -134,6 +134,50 @@ def test_the_second_call_decides_nothing(
         op_of(bound)(*make.tensors(tokens=2))
 
 
+def test_a_tensor_that_lies_otherwise_in_memory_is_decided_anew(make: ModuleType, gpu: list[Any]) -> None:
+    bound = make.dispatch_of(make.workload(make.candidate("control")))
+    tensors = make.tensors()
+    op_of(bound)(*tensors)
+    assert len(gpu) == 3
+    storage = torch.zeros(1 + tensors[0].numel(), dtype=torch.float16)
+    tensors[0] = storage[1:].view(1, -1).copy_(tensors[0])  # contiguous, two bytes off
+    op_of(bound)(*tensors)
+    assert len(gpu) == 3
+    assert bound.stats().fallbacks == {"layout": 1}
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_a_tensor_that_only_claims_to_be_here_reaches_no_plan(make: ModuleType, gpu: list[Any]) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    class Wrapped(torch.Tensor):
+        pass
+
+    op = op_of(make.dispatch_of(make.workload(make.candidate("control"))))
+    tensors = make.tensors()
+    op(*tensors)
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(tensor) for tensor in tensors]
+    fake_out = tuple(fakes[:3])
+    fakes[1] = torch.nn.Parameter(fakes[1], requires_grad=False)
+    for position in range(6):
+        for value in (fakes[position], tensors[position].as_subclass(Wrapped)):
+            given = [*tensors[:position], value, *tensors[position + 1 :]]
+            with pytest.raises(TypeError, match=r"is a (FakeTensor|Wrapped) of layout .*; only a strided"):
+                op(*given)
+    out = tuple(torch.empty_like(tensor) for tensor in tensors[:3])
+    op(*tensors, out=out)
+    with pytest.raises(TypeError, match="out's x is a FakeTensor"):
+        op(*tensors, out=fake_out)
+    with pytest.raises(TypeError, match=r"residual is a Tensor of layout torch\.sparse_coo; only a strided"):
+        op(tensors[0].to_sparse(), *tensors[1:])
+    with pytest.raises(ValueError, match="residual is on meta, where tensors have no values"):
+        op(*[tensor.to("meta") for tensor in tensors])
+    assert len(gpu) == 6
+    op(tensors[0], *[torch.nn.Parameter(tensor, requires_grad=False) for tensor in tensors[1:]])
+    assert len(gpu) == 9
+
+
 def test_policies_reach_the_call(make: ModuleType, gpu: list[Any]) -> None:
     work = make.workload(make.candidate("control"), make.candidate("fast"), records=(make.record("fast"),))
     bound = make.dispatch_of(work)
@@ -202,6 +246,36 @@ def test_a_build_that_does_not_load_falls_back_once_and_for_all(
     ]
 
 
+def test_a_build_that_does_not_load_on_one_gpu_is_used_on_another(
+    make: ModuleType, gpu: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(root: Any, build: Any, arch: str, device: Device) -> Any:
+        if device.index == 1:
+            raise LoadError("no memory on cuda:1")
+        return make.FakeModule(gpu)
+
+    monkeypatch.setattr(dispatch, "load", load)
+    bound = make.dispatch_of(make.workload(make.candidate("control")))
+    second, first = bound.warm_up([replace(GPU, index=1)]), bound.warm_up([GPU])
+    assert {entry.chosen for entry in second} == {"reference"}
+    assert {entry.decisions[0].reason for entry in second} == {"no memory on cuda:1"}
+    assert {entry.chosen for entry in first} == {"control"}
+
+
+def test_what_keeps_the_control_out_is_logged_and_counted(
+    make: ModuleType, gpu: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def load(*_: Any) -> Any:
+        raise LoadError("CuPy isn't installed")
+
+    monkeypatch.setattr(dispatch, "load", load)
+    bound = make.dispatch_of(make.workload(make.candidate("control"), make.candidate("fast")))
+    with caplog.at_level(logging.WARNING, "kernwright"):
+        op_of(bound)(*make.tensors())
+    assert bound.stats().fallbacks == {"loading": 1}
+    assert caplog.records[0].getMessage().endswith("n1-r32-tp1: CuPy isn't installed")
+
+
 def test_without_any_loadable_build_torch_serves(
     make: ModuleType, gpu: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,6 +335,20 @@ def test_warm_up_loads_what_would_be_dispatched(
     assert {entry.chosen for entry in bound.warm_up([GPU], [other.label])} == {"other"}
     assert bound.stats().dispatches == {}
     assert gpu == []
+
+
+def test_warm_up_refuses_what_is_not_there(make: ModuleType, gpu: list[Any]) -> None:
+    work = make.workload(make.candidate("control"))
+    bound = make.dispatch_of(work, make.workload(make.candidate("control"), dtype="bfloat16"))
+    with pytest.raises(ValueError, match="warm_up was given sm_90, which has no CUDA ordinal"):
+        bound.warm_up([GPU, Device("sm_90")])
+    with pytest.raises(ValueError) as error:
+        bound.warm_up([GPU], ["small", "typo"])
+    assert str(error.value) == (
+        "no workload is called 'typo'; labels are fp16-hc4-h64-n1-r32-tp1, bf16-hc4-h64-n1-r32-tp1; "
+        "specs are small"
+    )
+    assert bound._unusable == {}
 
 
 def test_warm_up_without_a_gpu_does_nothing(make: ModuleType) -> None:

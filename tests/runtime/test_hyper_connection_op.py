@@ -190,6 +190,13 @@ def test_a_dtype_without_a_meaning(make: ModuleType, op: Any, dtype: torch.dtype
         ({"kind": "final"}, r"down_weight has shape \(48, 256\).*kind final needs \(32, 256\)"),
         ({"eps": -1.0}, "eps is -1.0; it must be a finite FP32 number of at least 0"),
         ({"eps": float("nan")}, "eps is nan; it must be"),
+        ({"eps": "x"}, "eps is 'x'; it must be"),
+        ({"eps": [1e-6]}, r"eps is \[1e-06\]; it must be"),
+        ({"eps": 10**400}, "eps is 1000*; it must be"),
+        ({"kind": ["a"]}, r"kind is \['a'\]; allowed are boundary, first, combine, final"),
+        ({"policy": 3}, "policy is 3; allowed are measured, verified, control, reference"),
+        ({"policy": ""}, "policy is ''; allowed are measured, verified, control, reference"),
+        ({"out": 3}, r"out is an int; it must be a tuple \(x, block_input, injection_out\)"),
         ({"branches": 8}, "branches is contradictory: 4 by block, 4 by injection, 8 by branches="),
         ({"policy": "best"}, "policy is 'best'; allowed are measured, verified, control, reference"),
         ({"out": (None, None)}, r"out is a tuple of 2; it must be a tuple \(x, block_input, injection_out\)"),
@@ -199,7 +206,34 @@ def test_a_dtype_without_a_meaning(make: ModuleType, op: Any, dtype: torch.dtype
 def test_options_that_are_not_allowed(
     make: ModuleType, op: Any, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    for _ in range(2):
+        with pytest.raises(ValueError, match=message):
+            op(*make.tensors(), **options)
+        op(*make.tensors())  # a call that is known now
+
+
+class Unhashable:
+    """A communicator but for its hash."""
+
+    rank, world_size, layout_version, capabilities = 0, 1, 1, frozenset[str]()
+    __hash__ = None  # type: ignore[assignment]
+
+    def owns(self, channel: str) -> bool:
+        return bool(channel)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"out": (1, 2, 3)}, "out's x is an int; it must be a torch tensor"),
+        ({"comm": 3}, "comm is an int; it must be None or a communicator: hashable, with rank"),
+        ({"comm": Unhashable()}, "comm is an Unhashable; it must be None or a communicator: hashable"),
+        ({"branches": "4"}, "branches is '4'; it must be an integer of at least 2, or None"),
+        ({"branches": [4]}, r"branches is \[4\]; it must be an integer"),
+    ],
+)
+def test_options_of_another_type(make: ModuleType, op: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
         op(*make.tensors(), **options)
 
 

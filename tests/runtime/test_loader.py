@@ -2,6 +2,8 @@
 
 import hashlib
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -25,7 +27,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text(TEXT)
     monkeypatch.setattr(loader, "_modules", {})
     monkeypatch.delenv("KERNWRIGHT_BUNDLE", raising=False)
-    loader._bundles.cache_clear()
+    loader.bundles.cache_clear()
     return tmp_path
 
 
@@ -82,6 +84,30 @@ def test_a_module_is_compiled_and_loaded_once_a_device(
     ]
     loader.load(root, BUILD, "sm_90", Device("sm_90", 132, "NVIDIA H200", 1))
     assert cupy[1:] == [(1, TEXT.encode())]
+
+
+def test_two_threads_load_a_module_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both, loads = threading.Barrier(2), []
+
+    def load_module(*_: Any) -> object:
+        loads.append(object())
+        with suppress(threading.BrokenBarrierError):
+            both.wait(timeout=0.3)  # a second thread that loads too would come here
+        return loads[-1]
+
+    monkeypatch.setattr(loader, "machine_code", lambda *_: MachineCode(b"", None))
+    monkeypatch.setattr(loader, "_load_module", load_module)
+    found: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(loader.load(root, BUILD, "sm_90", GPU)))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(loads) == 1
+    assert found == loads * 2
 
 
 def test_a_build_of_another_architecture_goes_as_ptx(
@@ -142,15 +168,6 @@ def test_a_bundle_serves_without_source_or_compiler(
     loaded = request.getfixturevalue("cupy")  # only now: writing a bundle asks for the real one
     loader.load(root, BUILD, "sm_90", GPU)
     assert loaded == [(0, b"cubin")]
-
-
-def test_a_bundle_that_is_none_is_a_sentence(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("KERNWRIGHT_BUNDLE", str(tmp_path / "nothing"))
-    with pytest.raises(LoadError, match="KERNWRIGHT_BUNDLE names a bundle that can't be opened"):
-        loader.load(root, BUILD, "sm_90", GPU)
-    loader._bundles.cache_clear()
 
 
 def test_what_does_not_compile_or_load_is_a_load_error(

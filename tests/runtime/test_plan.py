@@ -149,6 +149,20 @@ def test_another_current_device_is_switched_for_the_launch(
             current[0] = self.before
 
     monkeypatch.setattr(torch.cuda, "device", Guard)
-    make_plan(make, launches, "combine")(make.tensors(kind="combine")[:3])
-    assert len(launches) == 1
+    seen = []
+
+    class Watching:
+        def get_function(self, _: str) -> Any:
+            return lambda *arguments: seen.append((current[0], arguments[-1].ptr))
+
+    monkeypatch.setattr(plan, "current_stream", lambda index: RawStream(100 + index))
+    signature = make_plan(make, launches, "combine").signature
+    combine = Plan(make.candidate("control"), "sm_90", "combine", signature, GPU, Watching())
+    combine(make.tensors(kind="combine")[:3])
+    assert seen == [(0, 100)]
     assert current == [1]
+
+
+def test_the_stream_is_torchs_current_one_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0x5000 + index, raising=False)
+    assert [plan.current_stream(index).ptr for index in (0, 3)] == [0x5000, 0x5003]

@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from kernwright.runtime import policy
+from kernwright.runtime import InvalidSetting, policy
 
 
 def test_measured_is_the_default_and_the_context_manager_nests() -> None:
@@ -33,7 +33,7 @@ def test_the_environment_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_bad_value_is_a_sentence_with_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNWRIGHT_POLICY", "mesured")
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(InvalidSetting) as error:
         policy.current()
     assert str(error.value) == (
         "KERNWRIGHT_POLICY is 'mesured'; allowed are measured, verified, control, reference; "
@@ -49,5 +49,5 @@ def test_strict(monkeypatch: pytest.MonkeyPatch, value: str, expected: bool) -> 
 
 def test_a_bad_strict_value_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNWRIGHT_STRICT", "yes")
-    with pytest.raises(ValueError, match="KERNWRIGHT_STRICT is 'yes'; allowed are 0 and 1"):
+    with pytest.raises(InvalidSetting, match="KERNWRIGHT_STRICT is 'yes'; allowed are 0 and 1"):
         policy.strict()

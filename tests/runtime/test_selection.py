@@ -354,7 +354,25 @@ def test_a_build_that_does_not_load_is_out(make: ModuleType) -> None:
         request_for(make, work),
         HERE,
         "measured",
-        unusable={(digest, "sm_90"): "CuPy isn't installed"},
+        unusable={(digest, "sm_90", None): "CuPy isn't installed"},
     )
     assert selection.chosen is None
     assert reasons(selection) == ["CuPy isn't installed"]
+
+
+@pytest.mark.parametrize(
+    ("device", "broken", "cause"),
+    [(HERE, True, "loading"), (fake("sm_90", 40, "small"), False, "device")],
+)
+def test_a_candidate_that_was_never_tried_does_not_hide_what_keeps_the_control_out(
+    make: ModuleType, device: Device, broken: bool, cause: str
+) -> None:
+    other = make.workload(make.candidate("other"), dtype="bfloat16", spec="other")
+    work = make.workload(make.candidate("control", min_sms=80), make.candidate("fast"))
+    digest = make.build("control", "sm_90").sha256
+    unusable = {(digest, "sm_90", None): "CuPy isn't installed"} if broken else {}
+    works = (other, work)
+    selection = select(make.table(*works), request_for(make, *works), device, "measured", unusable=unusable)
+    assert selection.decisions[2].stage is Stage.EVIDENCE
+    assert selection.fallback is selection.decisions[1]
+    assert selection.fallback.cause == cause

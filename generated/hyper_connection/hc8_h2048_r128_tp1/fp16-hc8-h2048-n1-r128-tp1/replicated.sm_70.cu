@@ -1,12 +1,25 @@
 // hyper_connection fp16-hc8-h2048-n1-r128-tp1, candidate replicated (route replicated), sm_70
 // workload: dtype = float16, branches = 8, hidden = 2048, low_rank = 128, tokens = 1, world_size = 1, eps = 1e-06, norm_weight = shared
 // trees (segments, lanes, chunk): norm [1, 256, 8], down [8, 256, 8], up [1, 32, 2]
-// schedule: down = { ctas = None, threads = None, load_bytes = None, rows_per_cta = None }, up_mix = { ctas = None, threads = None, load_bytes = None, rows_per_cta = None }, early_norm_weight = false, l1_bypass = false
+// schedule: down = defaults, up_mix = defaults, early_norm_weight = false, l1_bypass = false
+// scratch: x [1, 16384] float16
+// scratch: y [1, 16384] float16
+// scratch: lora [1, 128] float16
+// boundary: combine_norm -> down -> up_mix
+// first: norm -> down -> up_mix
+// combine: combine
+// final: combine_norm -> down_final -> up_mix
+// combine_norm(residual, block, injection, norm_weight, x, y): grid [8, 1, 1], block [256, 1, 1], dynamic shared 0
+// norm(residual, norm_weight, y): grid [8, 1, 1], block [256, 1, 1], dynamic shared 0
+// combine(residual, block, injection, x): grid [8, 1, 1], block [256, 1, 1], dynamic shared 0
+// down(y, down_weight, lora, injection_out): grid [136, 1, 1], block [256, 1, 1], dynamic shared 0
+// down_final(y, down_weight, lora): grid [128, 1, 1], block [256, 1, 1], dynamic shared 0
+// up_mix(lora, up_weight, y, block_input): grid [256, 1, 1], block [256, 1, 1], dynamic shared 0
 //
+// Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from hc8_h2048_r128_tp1.toml; edit that and run `kernwright generate`.
 // Identity (workload, candidate, target): ab32bf69ccb1da0e6ec311d825ceb5512fd8ddba6c07d9e87b924c973a2dea9f
-//
-// Kernels of one boundary: combine_norm -> down -> up_mix. Every rounding is written out; nothing is contracted.
+// Every rounding is written out; nothing is contracted.
 
 #include <cuda_fp16.h>
 

@@ -1,12 +1,25 @@
 // hyper_connection bf16-hc4-h2560-n1-r320-tp1, candidate persistent (route replicated), sm_70
 // workload: dtype = bfloat16, branches = 4, hidden = 2560, low_rank = 320, tokens = 1, world_size = 1, eps = 1e-06, norm_weight = per_branch
 // trees (segments, lanes, chunk): norm [1, 320, 8], down [4, 320, 8], up [1, 32, 2]
-// schedule: down = { ctas = 132, threads = None, load_bytes = None, rows_per_cta = None }, up_mix = { ctas = 264, threads = None, load_bytes = None, rows_per_cta = None }, early_norm_weight = false, l1_bypass = false
+// schedule: down = { ctas = 132 }, up_mix = { ctas = 264 }, early_norm_weight = false, l1_bypass = false
+// scratch: x [1, 10240] bfloat16
+// scratch: y [1, 10240] bfloat16
+// scratch: lora [1, 320] bfloat16
+// boundary: combine_norm -> down -> up_mix
+// first: norm -> down -> up_mix
+// combine: combine
+// final: combine_norm -> down_final -> up_mix
+// combine_norm(residual, block, injection, norm_weight, x, y): grid [4, 1, 1], block [320, 1, 1], dynamic shared 0
+// norm(residual, norm_weight, y): grid [4, 1, 1], block [320, 1, 1], dynamic shared 0
+// combine(residual, block, injection, x): grid [4, 1, 1], block [320, 1, 1], dynamic shared 0
+// down(y, down_weight, lora, injection_out): grid [132, 1, 1], block [320, 1, 1], dynamic shared 0
+// down_final(y, down_weight, lora): grid [132, 1, 1], block [320, 1, 1], dynamic shared 0
+// up_mix(lora, up_weight, y, block_input): grid [264, 1, 1], block [256, 1, 1], dynamic shared 0
 //
+// Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from qwen38_flash_tp1.toml; edit that and run `kernwright generate`.
 // Identity (workload, candidate, target): b4ef3609b480165f140dd4721182341eda78b90330022bd5fc68100eb1d06661
-//
-// Kernels of one boundary: combine_norm -> down -> up_mix. Every rounding is written out; nothing is contracted.
+// Every rounding is written out; nothing is contracted.
 
 #include <cuda_bf16.h>
 

@@ -1,12 +1,25 @@
 // hyper_connection fp16-hc4-h2560-n1-r320-tp1, candidate wide_rows (route replicated), sm_80
 // workload: dtype = float16, branches = 4, hidden = 2560, low_rank = 320, tokens = 1, world_size = 1, eps = 1e-06, norm_weight = per_branch
 // trees (segments, lanes, chunk): norm [1, 320, 8], down [4, 320, 8], up [1, 32, 2]
-// schedule: down = { ctas = None, threads = None, load_bytes = None, rows_per_cta = 2 }, up_mix = { ctas = None, threads = None, load_bytes = 16, rows_per_cta = 16 }, early_norm_weight = false, l1_bypass = false
+// schedule: down = { rows_per_cta = 2 }, up_mix = { load_bytes = 16, rows_per_cta = 16 }, early_norm_weight = false, l1_bypass = false
+// scratch: x [1, 10240] float16
+// scratch: y [1, 10240] float16
+// scratch: lora [1, 320] float16
+// boundary: combine_norm -> down -> up_mix
+// first: norm -> down -> up_mix
+// combine: combine
+// final: combine_norm -> down_final -> up_mix
+// combine_norm(residual, block, injection, norm_weight, x, y): grid [4, 1, 1], block [320, 1, 1], dynamic shared 0
+// norm(residual, norm_weight, y): grid [4, 1, 1], block [320, 1, 1], dynamic shared 0
+// combine(residual, block, injection, x): grid [4, 1, 1], block [320, 1, 1], dynamic shared 0
+// down(y, down_weight, lora, injection_out): grid [162, 1, 1], block [320, 1, 1], dynamic shared 0
+// down_final(y, down_weight, lora): grid [160, 1, 1], block [320, 1, 1], dynamic shared 0
+// up_mix(lora, up_weight, y, block_input): grid [160, 1, 1], block [256, 1, 1], dynamic shared 0
 //
+// Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from qwen38_flash_tp1.toml; edit that and run `kernwright generate`.
 // Identity (workload, candidate, target): fd921815963418d2ca339715ab034c1d7592c8ae73c5bc5b15d9b863eafcfe4e
-//
-// Kernels of one boundary: combine_norm -> down -> up_mix. Every rounding is written out; nothing is contracted.
+// Every rounding is written out; nothing is contracted.
 
 #include <cuda_fp16.h>
 
