@@ -334,6 +334,7 @@ BAD_INPUT = {
     "kernwright.generator.manifest": ("ManifestInvalid",),
     "kernwright.generator.scaffold": ("WorkspaceExists",),
     "kernwright.ledger": ("LedgerRefused",),
+    "kernwright.runtime.errors": ("InvalidSetting",),
     "kernwright.specs": ("ShortFormError", "SpecError", "UnknownFamily"),
     "builtins": ("OSError",),
 }

@@ -87,7 +87,7 @@ class Bundle:
             return cls(folder, (int(major), int(minor)), tuple(listing["flags"]), entries)
         except BundleInvalid:
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BundleInvalid(f"{path} is malformed: {error}. Write the bundle anew.") from error
 
     def artifact(self, source_sha256: str, arch: str, kind: Kind | None = None) -> Artifact | None:

@@ -260,7 +260,7 @@ class _Run:
         for name in wanted or ():
             if name not in known:
                 raise NothingToVerify(f'there is no peer "{name}" here; installed are {", ".join(known)}')
-        found = {}
+        found: dict[str, tuple[float, ...]] = {}
         for name, prepare in known.items():
             if wanted is not None and name not in wanted:
                 continue

@@ -74,8 +74,8 @@ Slug = Annotated[str, Field(pattern=SLUG, max_length=64)]
 Count = Annotated[int, Field(strict=True, ge=1, le=MAX_COUNT)]
 Size = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNT)]
 Flag = Annotated[bool, Field(strict=True)]
-Positive = Annotated[float, Field(strict=True, ge=2.0**-126, lt=2.0**128, allow_inf_nan=False)]
-"""A normal FP32 number above 0, as kernels take it."""
+Positive = Annotated[float, Field(strict=True, gt=0, lt=1e38, allow_inf_nan=False)]
+"""Above 0; kernels take it as FP32."""
 Bound = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
 DType = Literal["float16", "bfloat16", "float32"]

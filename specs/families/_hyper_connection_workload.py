@@ -14,6 +14,9 @@ from ..tree import MAX_COUNT, Tree, default_lanes
 
 DTypes = Literal["float16", "bfloat16"]
 
+SMALLEST_NORMAL = 2.0**-126
+"""Of FP32: an eps below it would lose bits, or vanish."""
+
 
 class Trees(Model):
     """Reduction trees `[segments, lanes, chunk]`; what isn't stated has the default of numerics section 2."""
@@ -94,6 +97,10 @@ class HyperConnectionWorkload(Workload):
 
     def problems(self) -> Iterator[Finding]:
         """Find trees that don't fit their length, and a weight that is too large to index."""
+        if self.eps < SMALLEST_NORMAL:
+            yield Finding(
+                ("eps",), f"eps is {self.eps}; FP32 holds normal numbers from {SMALLEST_NORMAL:.4g} on."
+            )
         lengths = {"norm": self.hidden, "down": self.branches * self.hidden, "up": self.low_rank}
         for name, tree in self.trees().items():
             message = tree.check(lengths[name])

@@ -145,7 +145,7 @@ def test_json(run: Any, lab: Path) -> None:
 def test_without_a_target_it_explains_all_of_the_control(run: Any, lab: Path) -> None:
     found = run("explain", "hc8", "--json", cwd=lab).json
     assert [one["arch"] for one in found] == ["sm_70", "sm_75", "sm_80", "sm_90"]
-    several = run("explain", "sm90-hc8", "--arch", "sm_70", "--arch", "sm_120", "--json", cwd=lab).json
+    several = run("explain", "hc8", "--arch", "sm_70", "--arch", "sm_120", "--json", cwd=lab).json
     assert [(one["arch"], one["chosen"]) for one in several] == [
         ("sm_70", "replicated"),
         ("sm_120", "reference"),
@@ -253,3 +253,24 @@ def test_a_tensor_that_is_not_contiguous_and_one_that_is_not_aligned() -> None:
     (reason,) = {d.reason for d in found.decisions if d.workload == FP16}
     assert reason.startswith("norm_weight ")
     assert "16" in reason
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ("sm70-hc8", "--arch", "sm_90"),
+            "--arch sm_90 and sm_70 in sm70-hc8 contradict each other; give one of them\n",
+        ),
+        (
+            ("hc8", "--arch", "sm_90", "--device", "NVIDIA H200"),
+            "--device NVIDIA H200 and --arch sm_90 contradict each other; give one of them\n",
+        ),
+        (("hc8", "--device", "TPU"), 'the ledger has no records of a device "TPU"; it has none\n'),
+    ],
+)
+def test_places_that_contradict_each_other(
+    run: Any, lab: Path, words: tuple[str, ...], sentence: str
+) -> None:
+    found = run("explain", *words, cwd=lab)
+    assert (found.status, found.err) == (2, sentence)

@@ -123,7 +123,8 @@ def test_a_schedule_that_cannot_be_built_exits_2(run: Any, small: Path) -> None:
     found = run("generate", cwd=small)
     assert (found.status, found.out) == (2, "")
     assert found.err == (
-        "candidate wide keeps 512 hidden coordinates x 2 branches of up_mix in 65536 bytes of shared memory; "
+        "spec small, fp16-hc2-h64-n1-r32-tp1: candidate wide keeps 512 hidden coordinates x 2 branches of "
+        "up_mix in 65536 bytes of shared memory; "
         "49152 are allowed: lower up_mix.rows_per_cta or up_mix.load_bytes\n"
     )
     assert not (small / "generated").exists()

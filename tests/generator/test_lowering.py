@@ -251,7 +251,7 @@ def generate(spec: HyperConnectionSpec) -> GeneratedCandidate | None:
         refusal = str(error)
     else:
         return generated
-    assert re.search(r"candidate odd .* lower (down|up_mix)\.rows_per_cta", refusal)
+    assert re.search(r"candidate odd.* (lower (down|up_mix)\.rows_per_cta|state a tree)", refusal)
     return None
 
 
@@ -329,7 +329,7 @@ def test_rows_without_a_thread_to_finish_them_are_refused() -> None:
         "candidate wide gives a CTA of the down kernel 33 rows and 32 threads, but a thread finishes one row at "
         "most: lower down.rows_per_cta or raise down.threads"
     )
-    few_sums = {"tree": {"down": [1, 64, 8]}}
+    few_sums = {"branches": 2, "hidden": 64, "tree": {"norm": [1, 8, 8], "down": [1, 64, 2]}}
     fitting = candidate_of({"down": {"threads": 32, "rows_per_cta": 32}}, **few_sums)
     assert lower(*fitting).kernels["down"].grid == (11, 1, 1)
 
@@ -441,3 +441,19 @@ def test_a_tree_applied_to_a_length() -> None:
         True,
         4,
     )
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (
+            {"norm": [1, 1, 8]},
+            "the norm's tree gives a thread 2560 elements to keep in registers; 128 are allowed",
+        ),
+        ({"down": [4, 1, 8]}, "gives a thread of down 10240 multiply-adds a tile; 2048 are allowed"),
+        ({"down": [256, 8, 8]}, "gives a thread of down 256 partial sums of a single row; 192 are allowed"),
+    ],
+)
+def test_trees_that_leave_too_much_to_a_thread_are_refused(tree: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScheduleError, match=re.escape(message)):
+        lower(*candidate_of({}, tree=tree))
