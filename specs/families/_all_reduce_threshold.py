@@ -100,7 +100,7 @@ def threshold_findings(
     for place, entry in enumerate(thresholds):
         if entry.one_stage is not None and entry.two_stage is not None and entry.one_stage > entry.two_stage:
             message = (
-                f"one_stage begins at {entry.one_stage}, after two_stage at {entry.two_stage}; swap or drop one."
+                f"one_stage begins at {entry.one_stage}, after two_stage at {entry.two_stage}; swap them."
             )
             yield Finding(("threshold", place, "one_stage"), message)
         if not any(entry.holds_for(workload) for workload in workloads):

@@ -186,6 +186,12 @@ class Group:
         args = (self.channels[rank], result, np.uint64(at), np.uint32(result.array.nbytes // 2))
         self.launches.append(Launch(kernel, "produce", (1, 1, 1), (32, 1, 1), args, rank=self.devices[rank]))
 
+    def delay(self, rank: int, seconds: int) -> None:
+        """Let a rank come late to whatever follows."""
+        kernel = compile_text((HERE / "kernels" / "delay.cu").read_text(), "delay.cu")
+        once, one = (1, 1, 1), (np.uint32(seconds),)
+        self.launches.append(Launch(kernel, "delay", once, once, one, rank=self.devices[rank]))
+
     def record(self, arrays: Any, rank: int) -> list[int]:
         """The error record of a rank after a run: failures, rank, peer, waited for, expected, seen, CTA."""
         words = arrays[self.channels[rank]].view(np.uint32)
