@@ -132,7 +132,8 @@ def describe(workload: Workload, candidate: Candidate) -> list[str]:
         if option not in ("name", "route")
     )
     fields = ", ".join(f"{name} = {_plain(value)}" for name, value in workload.fields().items())
-    return [f"workload: {fields}", f"trees (segments, lanes, chunk): {trees}", f"schedule: {schedule}"]
+    lines = [f"workload: {fields}", f"trees (segments, lanes, chunk): {trees}", f"schedule: {schedule}"]
+    return lines if trees else [lines[0], lines[2]]  # a family may reduce without trees
 
 
 def describe_launches(lowering: Lowering) -> list[str]:

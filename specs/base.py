@@ -56,6 +56,7 @@ PACKAGE = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 CALLABLE = r"^[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*$"
 INSTRUCTION = r"^[A-Z][A-Z0-9_.]*$"
 SHA256 = r"^[0-9a-f]{64}$"
+DEVICE = r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$"
 
 PATTERNS: dict[str, str] = {
     SLUG: "lowercase letters, digits and underscores",
@@ -65,6 +66,7 @@ PATTERNS: dict[str, str] = {
     CALLABLE: 'Python functions, as "module:function"',
     INSTRUCTION: 'instructions in capitals, such as "LDG.E.128"',
     SHA256: "SHA-256 digests in lowercase hexadecimal",
+    DEVICE: 'names of devices, such as "NVIDIA H200"',
 }
 """What a pattern means, in the words of an error message."""
 

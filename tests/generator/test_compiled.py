@@ -22,9 +22,14 @@ CALLS = {
     store_release_system(flag + 2, fetch_add_device(flag + 3, 5));
     store_release_device(flag + 4, load_tagged_system(flag + 5));
     store_tagged_system(flag + 6, 7);
-    store_tagged_device(word, load_tagged_device(word + 1));""",
+    store_tagged_device(word, load_tagged_device(word + 1));
+    store_tagged_system(word + 2, load_tagged_system(word + 3));
+    uint4* const wide = reinterpret_cast<uint4*>(word);
+    store_tagged_system(wide + 2, load_tagged_system(wide + 3));
+    flag[8] = load_relaxed_device(flag + 9);""",
     "memory.cuh.j2": "store<4>(half + i, load<8, 4>(half)); store<16>(half, load_weights<16, 8>(half + 8));",
     "reduction.cuh.j2": "out[i] = butterfly_sum<32>(out[i]) + butterfly_sum<4>(out[i]) + ordered_sum<3>(out);",
+    "time.cuh.j2": "word[i] = nanoseconds();",
     "storage.cuh.j2": "half[i] = to_storage(rounded(to_float(half[i])));",
 }
 """Code that uses everything that a prelude offers."""

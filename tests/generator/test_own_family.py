@@ -188,7 +188,8 @@ def test_a_family_of_ones_own_is_built_explained_and_dispatched(workspace: Path)
         ("wide", "scale", "sm_90"),
     ]
     assert {row["workload"] for row in rows} == {"tiny/fp32-e992"}
-    assert {path.name for path in (workspace / "schema").iterdir()} == {"hyper_connection.json", "scale.json"}
+    schemas = {path.name for path in (workspace / "schema").iterdir()}
+    assert schemas == {"all_reduce.json", "hyper_connection.json", "scale.json"}
 
     explained = run(workspace, "-m", "kernwright", "explain", "sm90-e992", "--kind", "scale")
     assert explained.returncode == 0, explained.stderr

@@ -76,10 +76,13 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
             "deep.toml:3: workload.tree.up: found [1, 32, a number of more than 18 digits]; "
             "the numbers of a tree are at most 2147483647.",
         ),
-        ("family = [1, 2]", 'deep.toml:1: family: found [1, 2]; the families are "hyper_connection".'),
+        (
+            "family = [1, 2]",
+            'deep.toml:1: family: found [1, 2]; the families are "all_reduce" and "hyper_connection".',
+        ),
         (
             '"\\u001b[31m" = 1\nfamily = "x"',
-            'deep.toml:2: family: found "x"; the families are "hyper_connection".',
+            'deep.toml:2: family: found "x"; the families are "all_reduce" and "hyper_connection".',
         ),
     ],
 )
