@@ -65,9 +65,17 @@ def write_files(folder: Path, files: Mapping[str, str]) -> tuple[str, ...]:
         for name in changed:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (staging / name).replace(folder / name)
+            _forget_bytecode(folder / name)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return tuple(changed)
+
+
+def _forget_bytecode(path: Path) -> None:
+    """Drop what Python cached of a module: it tells versions apart by size and whole seconds alone."""
+    if path.suffix == ".py":
+        for cached in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+            cached.unlink(missing_ok=True)
 
 
 def drift(folder: Path, files: Mapping[str, str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import re
 from types import ModuleType
 from typing import Any
@@ -127,6 +128,17 @@ def test_an_admitted_record_is_dispatched_until_its_source_changes(lab: Any) -> 
     chosen, reason = chosen_on_h200(lab)
     assert chosen == "control"
     assert reason.startswith("the record is stale: it measured source ")
+
+
+def test_a_module_rewritten_within_a_second_is_not_taken_from_bytecode(lab: Any) -> None:
+    grids = []
+    for old, new in (("ctas = 2", "ctas = 1"), ("ctas = 1", "ctas = 2"), ("ctas = 2", "ctas = 1")):
+        lab.edit(old, new)
+        lab.generate()
+        os.utime(lab.generated / "dispatch.py", ns=(10**18, 10**18))  # the texts are of one length, too
+        strided = next(work for work in load(lab).TABLE.workloads if work.spec == "small").candidates[1]
+        grids.append(strided.kernels["down"].grid[0])
+    assert grids == [1, 2, 1]
 
 
 def test_a_loser_and_a_record_of_another_workload_change_no_choice(lab: Any) -> None:
