@@ -7,9 +7,11 @@ import importlib.util
 import json
 import os
 import re
+import sys
 from types import ModuleType
 from typing import Any
 
+import pytest
 from kernwright.generator import dispatch_module, plan_generation
 from kernwright.generator.environment import TEMPLATES
 from kernwright.ledger import Device as RecordedDevice
@@ -130,7 +132,10 @@ def test_an_admitted_record_is_dispatched_until_its_source_changes(lab: Any) -> 
     assert reason.startswith("the record is stale: it measured source ")
 
 
-def test_a_module_rewritten_within_a_second_is_not_taken_from_bytecode(lab: Any) -> None:
+def test_a_module_rewritten_within_a_second_is_not_taken_from_bytecode(
+    lab: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     grids = []
     for old, new in (("ctas = 2", "ctas = 1"), ("ctas = 1", "ctas = 2"), ("ctas = 2", "ctas = 1")):
         lab.edit(old, new)
