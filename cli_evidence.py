@@ -117,7 +117,9 @@ def bench(
     workloads: Workloads = [],  # noqa: B006
     candidate: Candidates = [],  # noqa: B006
     peer: Annotated[list[str], typer.Option(help="Only this peer; repeatable. `none` for none.")] = [],  # noqa: B006
-    against: Annotated[str, typer.Option(help="Compare with your own: module:function.")] = "",
+    against: Annotated[
+        str, typer.Option(help="Compare with your own: module:function, or file.cu:symbol:GRID:BLOCK.")
+    ] = "",
     groups: Annotated[int, typer.Option(min=1, help="Valid groups wanted.")] = 11,
     replays: Annotated[int, typer.Option(min=1, help="Graph replays behind one sample.")] = 20,
     record: Annotated[bool, typer.Option(help="Write records into the ledger.")] = True,
