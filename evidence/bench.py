@@ -7,7 +7,6 @@ A candidate is timed only after the exactness gate, its captured graph is checke
 from __future__ import annotations
 
 import hashlib
-import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..compiler.toolchain import toolchain
-from ..ledger import Device, Exactness, Group, Record, Rule, Timing, Toolkit, judge, make_record
+from ..ledger import Device, Exactness, Group, Record, Rule, Timing, judge, make_record
 from ..ledger.verdict import median
 from ..runtime.device import Device as Here
 from ..runtime.device import current, serves
@@ -25,12 +23,12 @@ from ..runtime.errors import LoadError
 from ..runtime.loader import machine_code
 from ..runtime.plan import Plan
 from ..runtime.table import Candidate, Workload
-from ..version import VERSION
 from .external import ExternalUnusable, load
-from .gate import Gate, differing, poison
+from .gate import differing, poison
 from .graphs import Graph, capture, replay_ms
 from .health import Monitor
 from .outcome import Bench
+from .provenance import exactness_of, toolkit
 from .subject import Chain, Subject
 from .timing import Pace, alone, flat, paired
 from .verify import NothingToVerify, Verification, Wanted, chosen_builds, verify_one
@@ -351,7 +349,7 @@ class _Run:
         arch, control = self.arch(candidate), self._workload.control
         build = candidate.builds[arch]
         code = machine_code(self._dispatch.table.root, build, arch, "cubin")
-        exactness = _exactness(verified.gate, verified.against, groups if isinstance(groups, str) else None)
+        exactness = exactness_of(verified.gate, verified.against, groups if isinstance(groups, str) else None)
         timing = None
         if isinstance(groups, tuple):
             timing = Timing(
@@ -384,18 +382,6 @@ class _Run:
         )
 
 
-def _exactness(gate: Gate, against: str, refused: str | None) -> Exactness:
-    """The gate's result; a graph that doesn't do the work counts as one wrong value."""
-    first = str(gate.first) if gate.first else refused
-    return Exactness(
-        cases=gate.cases,
-        values=gate.values,
-        mismatches=gate.mismatches + (refused is not None),
-        against=against,
-        first=first,
-    )
-
-
 def _distance(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
     import torch
 
@@ -403,19 +389,3 @@ def _distance(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -
     truth = torch.cat([tensor.double().flatten() for tensor in expected])
     distance = float((wide - truth).norm() / truth.norm())
     return distance if distance == distance else float("inf")
-
-
-def toolkit(driver: str, nvrtc: tuple[int, int] | None) -> Toolkit:
-    """Versions of everything that a figure depends on; `nvrtc` made the cubin, None for the installed one."""
-    import cupy
-    import torch
-
-    major, minor = nvrtc or toolchain().version
-    return Toolkit(
-        kernwright=VERSION,
-        python=platform.python_version(),
-        torch=torch.__version__,
-        cupy=cupy.__version__,
-        nvrtc=f"{major}.{minor}",
-        driver=driver,
-    )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..emulator import Schedule, candidate_program, find_races, fuzz
+from ..emulator import Schedule, find_races, fuzz
 from ..runtime.dispatch import Dispatch
 from ..runtime.table import Candidate, Workload
+from .emulated import emulated
 from .subject import Case, Subject
 from .verify import Wanted, chosen_builds
 from .verify_emulated import essential
@@ -85,24 +87,15 @@ def _fuzz(
     *,
     sanitize: bool,
 ) -> FuzzResult:
-    import time
-
-    import torch
-
-    tensors = subject.tensors(workload, case, torch.device("cpu"))
-    bits = {
-        name: tensor.contiguous().view(torch.int16).numpy().view("uint16") for name, tensor in tensors.items()
-    }
-    signature = dispatch.signature(workload, case.kind)
-    program = candidate_program(dispatch.table.root, candidate, arch, case.kind, signature, bits)
+    run = emulated(dispatch, subject, workload, candidate, arch, case)
     if sanitize:
         start = time.perf_counter()
-        faults = find_races(program.launches, Schedule(first))
+        faults = find_races(run.program.launches, Schedule(first))
         seconds = time.perf_counter() - start
         where = str(Schedule(first)) if faults else ""
         problems = tuple(map(str, faults))
         return FuzzResult(workload.label, candidate.name, case.kind, 1, seconds, where, problems)
-    found = fuzz(program.launches, program.expect(subject.expected(workload, case, bits)), seeds, first)
+    found = fuzz(run.program.launches, run.expected, seeds, first)
     return FuzzResult(
         workload.label,
         candidate.name,

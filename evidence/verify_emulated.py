@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..compiler.cache import default_folder
 from ..emulator import Mismatch as EmulatedMismatch
-from ..emulator import Schedule, candidate_program, check
+from ..emulator import Schedule, check
 from ..runtime.dispatch import Dispatch
 from ..runtime.table import Candidate, Workload
+from .emulated import emulated
 from .failure import Failure, leave
 from .gate import Gate
 from .subject import Case, Subject
@@ -123,24 +124,15 @@ def _run_case(
     result: Verification,
     failures: Path,
 ) -> Verification:
-    import torch
-
-    tensors = subject.tensors(workload, case, torch.device("cpu"))
-    bits: dict[str, Bits] = {
-        name: tensor.contiguous().view(torch.int16).numpy().view("uint16") for name, tensor in tensors.items()
-    }
-    expected = subject.expected(workload, case, bits)
-    signature = dispatch.signature(workload, case.kind)
-    program = candidate_program(dispatch.table.root, candidate, arch, case.kind, signature, bits)
-    wanted = program.expect(expected)
-    checked = check(program.launches, wanted, Schedule())
+    run = emulated(dispatch, subject, workload, candidate, arch, case)
+    checked = check(run.program.launches, run.expected, Schedule())
     wrong = sum(problem.count for problem in checked.problems if isinstance(problem, EmulatedMismatch))
-    gate = result.gate + Gate(1, sum(array.size for array in wanted.values()), wrong, None)
+    gate = result.gate + Gate(1, sum(array.size for array in run.expected.values()), wrong, None)
     if not checked.problems:
         return replace(result, gate=gate)
     problem = f"{checked.problems[0]} Case {case.name}, {checked.schedule}."
     failure = Failure(workload.label, candidate.name, arch, ON_EMULATOR, problem, case)
-    return replace(result, gate=gate, problem=problem, artefact=leave(failures, failure, tensors))
+    return replace(result, gate=gate, problem=problem, artefact=leave(failures, failure, run.inputs))
 
 
 @cache
