@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..ledger import read_records
-from ..specs import SpecFile, Workspace, families, load_specs, schema_files
+from ..specs import Family, SpecFile, Workspace, families, load_specs, schema_files
 from .dispatch_module import dispatch_text
 from .emit import Emission, drift, emit, write_files
 from .environment import make_environment
+from .lowering import NotGenerated
 from .manifest import NAME, manifest_text
 from .sources import GeneratedWorkload, generate_workloads
 
@@ -33,11 +35,14 @@ def plan_generation(workspace: Workspace) -> Generation:
 
     Raises:
         SpecError: a broken spec file (all problems of all files).
-        NotGenerated, ScheduleError: see `lowering`.
+        NotGenerated: a family without an op, and see `lowering`.
+        ScheduleError: see `lowering`.
     """
     known = families(workspace)
     environment = make_environment(workspace, known)
     specs = tuple(load_specs(workspace))
+    for name in dict.fromkeys(spec_file.spec.family for spec_file in specs):
+        _require_op(known[name])
     workloads = [
         generated
         for spec_file in specs
@@ -55,6 +60,15 @@ def plan_generation(workspace: Workspace) -> Generation:
     digests = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in sorted(files.items())}
     files[NAME] = manifest_text(digests, workloads)
     return Generation(workspace, specs, tuple(workloads), files, schema_files(workspace))
+
+
+def _require_op(family: Family) -> None:
+    """A dispatch module imports each family's op: without it the module would not even load."""
+    if importlib.util.find_spec(family.reference_module) is None:
+        raise NotGenerated(
+            f"family {family.name} has no op to dispatch to (no module {family.reference_module}); its spec files "
+            f"can be validated, not generated: take them out of this workspace, or write that module"
+        )
 
 
 def ledger_folder(workspace: Workspace) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,17 @@ def test_schema_prints_what_generate_writes(run: Any, small: Path) -> None:
     unknown = run("schema", "hyperconnection", cwd=small)
     assert unknown.status == 2
     assert 'there is no family "hyperconnection"' in unknown.err
+
+
+def test_a_family_without_an_op_is_not_generated(run: Any, tmp_path: Path) -> None:
+    """Its dispatch module could not be imported."""
+    shutil.copytree(Path(__file__).parents[1] / "all_reduce" / "specs", tmp_path / "ws" / "specs")
+    (tmp_path / "ws" / "kernwright.toml").write_text("")
+    assert run("validate", cwd=tmp_path / "ws").status == 0
+    found = run("generate", cwd=tmp_path / "ws")
+    assert (found.status, found.out) == (3, "")
+    assert found.err == (
+        "family all_reduce has no op to dispatch to (no module kernwright.runtime.reference.all_reduce); its spec "
+        "files can be validated, not generated: take them out of this workspace, or write that module\n"
+    )
+    assert not (tmp_path / "ws" / "generated").exists()
