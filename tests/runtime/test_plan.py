@@ -83,16 +83,18 @@ def test_two_calls_that_overlap_do_not_share_scratch(
     make: ModuleType, launches: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boundary = make_plan(make, launches, "boundary")
-    real, kept = torch.empty, []
+    real, kept = torch.Tensor.new_empty, []
 
     def keep(*args: Any, **kwargs: Any) -> torch.Tensor:  # as another stream's allocation would
         kept.append(real(*args, **kwargs))
         return kept[-1]
 
-    monkeypatch.setattr(torch, "empty", keep)
+    monkeypatch.setattr(torch.Tensor, "new_empty", keep)
     boundary(make.tensors())
     boundary(make.tensors())
-    assert launches[0][3][5] != launches[3][3][5]
+    scratch = [launches[call][3][5] for call in (0, 3)]
+    assert len(set(scratch)) == 2
+    assert set(scratch) <= {tensor.data_ptr() for tensor in kept}
 
 
 def test_a_verifier_owns_every_buffer(
