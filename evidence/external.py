@@ -18,7 +18,7 @@ from ..compiler.nvrtc import CompileFailed
 from ..compiler.resources import LogUnreadable
 from ..runtime.device import Device
 from ..runtime.loader import Function
-from ..runtime.plan import current_stream
+from ..runtime.plan import RawStream, current_stream
 from ..runtime.request import Signature
 
 if TYPE_CHECKING:
@@ -113,7 +113,9 @@ def _kernel(kernel: ExternalKernel, signature: Signature, device: Device) -> Cal
         results = [torch.empty(shape, dtype=dtype, device=inputs[0].device) for shape, dtype in outputs]
         pointers = [tensor.data_ptr() for tensor in (*inputs, *results)]
         assert device.index is not None
-        function(kernel.grid, kernel.block, pointers, kernel.shared_bytes, current_stream(device.index))
+        function(
+            kernel.grid, kernel.block, pointers, kernel.shared_bytes, RawStream(current_stream(device.index))
+        )
         return results
 
     return run

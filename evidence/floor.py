@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..runtime.device import current
-from ..runtime.plan import current_stream
+from ..runtime.plan import RawStream, current_stream
 from .external import load_kernel
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def reader(size: int, device: torch.device) -> Callable[[], None]:
 
     def read() -> None:
         assert here.index is not None
-        function(grid, (THREADS, 1, 1), arguments, 0, current_stream(here.index))
+        function(grid, (THREADS, 1, 1), arguments, 0, RawStream(current_stream(here.index)))
 
     read.keeps = (block, sink)  # type: ignore[attr-defined]  # the kernel holds their addresses, not them
     return read

@@ -9,7 +9,7 @@ from ..runtime import Build, Candidate, DeviceKind, Kernel, Record, Table, Workl
 from ..runtime.reference import hyper_connection as _hyper_connection
 
 TABLE = Table(
-    format=1,
+    format=2,
     root=Path(__file__).parent,
     workloads=(
         Workload(

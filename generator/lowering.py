@@ -26,6 +26,10 @@ class KernelLaunch:
     args: tuple[str, ...]
     shared_bytes: int = 0
     """Dynamic shared memory, bytes."""
+    programmatic: bool = False
+    """Launched with programmatic stream serialisation; the kernel waits for the one in front itself."""
+    resident: bool = False
+    """Its CTAs wait for each other or for peers; that they fit is checked when a plan is made."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,11 @@ class Lowering:
     steps: Mapping[str, tuple[str, ...]]
     """Kernels to launch, in order, for each kind of the op."""
     scratch: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
+    """Buffers of one call."""
+    state: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
+    """Buffers that the kernels keep between calls, all zeros before the first."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """Arguments that aren't one tensor: `uint32`, `uint64`, or `pointers[4]`, a struct of so many."""
     capabilities: tuple[str, ...] = ()
 
 

@@ -139,11 +139,14 @@ def describe(workload: Workload, candidate: Candidate) -> list[str]:
 def describe_launches(lowering: Lowering) -> list[str]:
     """Comment lines that say how the kernels are launched: a source's digest covers what runs, not the text alone."""
     lines = [f"scratch: {name} {list(shape)} {dtype}" for name, (shape, dtype) in lowering.scratch.items()]
+    lines += [f"state: {name} {list(shape)} {dtype}" for name, (shape, dtype) in lowering.state.items()]
+    lines += [f"argument: {kind} {name}" for name, kind in lowering.arguments.items()]
     for kind, kernels in lowering.steps.items():
         lines.append(f"{kind}: {' -> '.join(kernels)}")
     for name, launch in lowering.kernels.items():
         geometry = (
             f"grid {list(launch.grid)}, block {list(launch.block)}, dynamic shared {launch.shared_bytes}"
+            f"{', programmatic' if launch.programmatic else ''}{', resident' if launch.resident else ''}"
         )
         lines.append(f"{name}({', '.join(launch.args)}): {geometry}")
     return lines

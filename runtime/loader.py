@@ -11,10 +11,12 @@ import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .device import Device, serves
 from .errors import InvalidSetting, LoadError, NotWarm, StaleSource
+from .launch import CudaModule, Module
+from .plan import capturing
 from .table import Build
 
 if TYPE_CHECKING:
@@ -38,13 +40,6 @@ class Function(Protocol):
         """Launch; pointers are passed as integers."""
 
 
-class Module(Protocol):
-    """Loaded machine code."""
-
-    def get_function(self, name: str) -> Function:
-        """The kernel whose symbol is `name`."""
-
-
 _modules: dict[tuple[str, str, int], Module] = {}
 _lock = threading.Lock()
 
@@ -66,7 +61,7 @@ def load(root: Path, build: Build, arch: str, device: Device) -> Module:
     module = _modules.get(key)
     if module is not None:
         return module
-    if _capturing():
+    if capturing():
         raise NotWarm(
             f"{build.source} isn't loaded on cuda:{device.index} yet, and a CUDA graph is being captured; "
             "call warm_up() of the dispatch module, or the op itself once, before the capture"
@@ -75,7 +70,7 @@ def load(root: Path, build: Build, arch: str, device: Device) -> Module:
         module = _modules.get(key)
         if module is None:
             kind: Literal["cubin", "ptx"] = "cubin" if serves((arch,), device.arch) else "ptx"
-            module = _load_module(machine_code(root, build, arch, kind).data, build, device.index)
+            module = _load_module(machine_code(root, build, arch, kind).data, build, device)
             _modules[key] = module
     return module
 
@@ -143,19 +138,21 @@ def _compile(root: Path, build: Build, arch: str, kind: Literal["cubin", "ptx"])
         raise LoadError(f"{build.source} can't be compiled for {arch} here: {_first_line(error)}") from error
 
 
-def _load_module(data: bytes, build: Build, index: int) -> Module:
+def _load_module(data: bytes, build: Build, device: Device) -> Module:
     try:
         import cupy
     except ImportError as error:
         raise LoadError("CuPy isn't installed; install it with `pip install 'kernwright[cuda12]'`") from error
     try:
-        with cupy.cuda.Device(index):
+        with cupy.cuda.Device(device.index):
             module: Any = cupy.cuda.function.Module()
             module.load(data)
     except Exception as error:
         # CuPy's and the driver's error classes have no common base of their own.
-        raise LoadError(f"{build.source} can't be loaded on cuda:{index}: {_first_line(error)}") from error
-    return cast(Module, module)
+        raise LoadError(
+            f"{build.source} can't be loaded on cuda:{device.index}: {_first_line(error)}"
+        ) from error
+    return CudaModule(module, device.sm_count)
 
 
 @cache
@@ -177,12 +174,6 @@ def bundles() -> tuple[Bundle, ...]:
             f"{BUNDLE_VARIABLE} is {os.pathsep.join(folders)!r}; allowed are folders of bundles, separated "
             f"by {os.pathsep!r}; correct or unset it: {error}"
         ) from error
-
-
-def _capturing() -> bool:
-    import torch
-
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _first_line(error: Exception) -> str:

@@ -4,41 +4,28 @@ Scratch comes from torch's allocator on every call, as one block. The allocator 
 it was taken on, so two streams or threads never share scratch, and inside a capture it comes from the
 graph's own pool; a block kept by the plan would need a lock or one copy per stream to be as safe. It is
 freed when the call returns, which is right for the same reason: its next user is later on the same stream.
+State, which kernels keep between calls, is the plan's own, one block for each stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .device import Device
-from .errors import LoadError
-from .loader import Function, Module
+from .errors import NotWarm
+from .launch import Module, Sequenced
 from .request import Buffer, Signature
-from .table import Candidate, Dim3, Kernel
+from .table import Candidate, Kernel
 
 if TYPE_CHECKING:
     import torch
 
-SCRATCH_ALIGNMENT = 256
+ALIGNMENT = 256
 """Bytes; what the allocators of CUDA and torch give, so that kernels see no difference."""
 
-DEFAULT_SHARED_LIMIT = 48 * 1024
-"""Bytes of dynamic shared memory above which the driver wants to be asked first."""
-
-_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One kernel of a plan, with its arguments as positions among the plan's buffers."""
-
-    function: Function
-    grid: Dim3
-    block: Dim3
-    args: tuple[int, ...]
-    shared_bytes: int
+TIMEOUT_NS = 30_000_000_000
+"""How long a kernel's CTAs wait for each other before they give up."""
 
 
 class Plan:
@@ -51,10 +38,13 @@ class Plan:
 
     __slots__ = (
         "_index",
-        "_launches",
         "_offsets",
         "_outputs",
         "_scratch_bytes",
+        "_sequence",
+        "_state",
+        "_state_bytes",
+        "_state_offsets",
         "arch",
         "buffers",
         "candidate",
@@ -68,7 +58,8 @@ class Plan:
         """Resolve names to positions.
 
         Raises:
-            LoadError: the module lacks a kernel, or a kernel takes a buffer that nobody provides.
+            LoadError: the module lacks a kernel, a kernel takes a buffer that nobody provides, or its CTAs wait
+                for each other and don't fit on the device at once.
         """
         import torch
 
@@ -77,11 +68,13 @@ class Plan:
         self._index = device.index
         kernels = [candidate.kernels[name] for name in candidate.steps[kind]]
         given = (*signature.inputs, *signature.outputs)
-        scratch = _scratch(candidate, kernels, {buffer.name for buffer in given})
+        scratch = _used(candidate.scratch, kernels, {buffer.name for buffer in given})
+        state = _used(candidate.state, kernels, set())
         self.buffers: tuple[Buffer, ...] = (*given, *scratch)
-        """Every buffer that the kernels may touch: inputs, outputs, scratch."""
-        position = {buffer.name: index for index, buffer in enumerate(self.buffers)}
-        self._launches = [_launch(kernel, position, module, candidate) for kernel in kernels]
+        """Every buffer that the kernels may touch in a call: inputs, outputs, scratch."""
+        values = [buffer.name for buffer in (*self.buffers, *state)]
+        constants = {"timeout_ns": TIMEOUT_NS.to_bytes(8, "little")} if candidate.arguments else {}
+        self._sequence = Sequenced(module, kernels, values, constants)
         # A tensor made like an input of its shape and dtype costs half of one made from numbers.
         twins = {(buffer.shape, buffer.dtype): index for index, buffer in enumerate(signature.inputs)}
         self._outputs = [
@@ -89,6 +82,8 @@ class Plan:
             for buffer in signature.outputs
         ]
         self._offsets, self._scratch_bytes = _pack(scratch)
+        self._state_offsets, self._state_bytes = _pack(state)
+        self._state: dict[int, torch.Tensor] = {}
 
     def __call__(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
@@ -125,17 +120,38 @@ class Plan:
             _check(buffer, tensors.get(buffer.name), self._index)
         self._run([tensors[buffer.name].data_ptr() for buffer in self.buffers])
 
-    def _run(self, pointers: list[int]) -> None:
-        stream = current_stream(self._index)
-        if current_device() == self._index:
-            for launch in self._launches:
-                args = [pointers[position] for position in launch.args]
-                launch.function(launch.grid, launch.block, args, launch.shared_bytes, stream)
-            return
-        import torch
+    def prepare(self) -> None:
+        """Make the state of torch's current stream, so that a capture on it finds it."""
+        if self._state_bytes:
+            self._state_of(current_stream(self._index))
 
-        with torch.cuda.device(self._index):
-            self._run(pointers)
+    def _run(self, pointers: list[int]) -> None:
+        if current_device() != self._index:
+            import torch
+
+            with torch.cuda.device(self._index):
+                self._run(pointers)
+            return
+        stream = current_stream(self._index)
+        if self._state_bytes:
+            base = self._state_of(stream)
+            pointers = pointers + [base + offset for offset in self._state_offsets]
+        self._sequence(pointers, stream)
+
+    def _state_of(self, stream: int) -> int:
+        state = self._state.get(stream)
+        if state is None:
+            import torch
+
+            if capturing():
+                raise NotWarm(
+                    f"candidate {self.candidate.name} keeps state for every stream, and has none yet for the one "
+                    "that is being captured; call the op, or prepare() of its plan, on that stream once before the "
+                    "capture"
+                )
+            made = torch.zeros(self._state_bytes, dtype=torch.uint8, device=torch.device("cuda", self._index))
+            state = self._state.setdefault(stream, made)
+        return state.data_ptr()
 
 
 class RawStream:
@@ -148,13 +164,14 @@ class RawStream:
         self.ptr = ptr
 
 
-def current_stream(index: int) -> RawStream:
-    """torch's current stream on device `index`."""
+def current_stream(index: int) -> int:
+    """Handle of torch's current stream on device `index`."""
     import torch
 
     # The raw handle costs a tenth of torch.cuda.current_stream(), which makes a Python object of it; Triton
     # and torch's own compiler launch through the same function.
-    return RawStream(torch._C._cuda_getCurrentRawStream(index))
+    handle: int = torch._C._cuda_getCurrentRawStream(index)
+    return handle
 
 
 def current_device() -> int:
@@ -164,36 +181,26 @@ def current_device() -> int:
     return torch.cuda.current_device()
 
 
-def _scratch(candidate: Candidate, kernels: Sequence[Kernel], given: set[str]) -> list[Buffer]:
+def capturing() -> bool:
+    """Whether torch's current stream is being captured into a CUDA graph."""
+    import torch
+
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def _used(
+    named: Mapping[str, tuple[tuple[int, ...], str]], kernels: Sequence[Kernel], given: set[str]
+) -> list[Buffer]:
     # A name that is an output of this kind wins: another kind may need the same buffer as scratch only.
     used = {name for kernel in kernels for name in kernel.args} - given
-    return [Buffer(name, *candidate.scratch[name]) for name in candidate.scratch if name in used]
+    return [Buffer(name, *named[name]) for name in named if name in used]
 
 
-def _launch(kernel: Kernel, position: Mapping[str, int], module: Module, candidate: Candidate) -> Launch:
-    unknown = [name for name in kernel.args if name not in position]
-    if unknown:
-        raise LoadError(
-            f"kernel {kernel.symbol} of {candidate.name} takes {', '.join(unknown)}, which is neither a "
-            f"tensor of this kind nor scratch; known are {', '.join(position)}: run `kernwright generate`"
-        )
-    try:
-        function: Any = module.get_function(kernel.symbol)
-        if kernel.shared_bytes > DEFAULT_SHARED_LIMIT:
-            from cupy_backends.cuda.api import driver
-
-            driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, kernel.shared_bytes)
-    except Exception as error:
-        raise LoadError(f"kernel {kernel.symbol} of {candidate.name} can't be had: {error}") from error
-    args = tuple(position[name] for name in kernel.args)
-    return Launch(function, kernel.grid, kernel.block, args, kernel.shared_bytes)
-
-
-def _pack(scratch: Sequence[Buffer]) -> tuple[list[int], int]:
+def _pack(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
     offsets, size = [], 0
-    for buffer in scratch:
+    for buffer in buffers:
         offsets.append(size)
-        size += -(-buffer.nbytes // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
+        size += -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
     return offsets, size
 
 

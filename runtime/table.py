@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-FORMAT = 1
+FORMAT = 2
 """Version of this data model; `generated/dispatch.py` states the one it was written for."""
 
 Contract = Literal["exact", "tolerance"]
@@ -32,6 +32,10 @@ class Kernel:
     args: tuple[str, ...]
     shared_bytes: int = 0
     """Dynamic shared memory, bytes."""
+    programmatic: bool = False
+    """It may begin before the launch in front of it has ended, and waits for that itself."""
+    resident: bool = False
+    """Its CTAs wait for each other or for peers: all must be on the device at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,11 @@ class Candidate:
     steps: Mapping[str, tuple[str, ...]]
     """Kernels to launch, in order, for each kind of the op."""
     scratch: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
-    """Shape and dtype of the buffers that only this candidate's kernels see."""
+    """Shape and dtype of the buffers that only this candidate's kernels see, and only during a call."""
+    state: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
+    """Shape and dtype of the buffers that kernels keep between calls; all zeros before the first one."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """Arguments that aren't one tensor, by name: `uint32`, `uint64`, or `pointers[4]`, a struct of so many."""
     min_sms: int = 0
     capabilities: tuple[str, ...] = ()
     """What the communicator that owns the channel must be able to do (owner rule)."""

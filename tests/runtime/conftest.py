@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import sys
 from collections.abc import Callable, Iterator
@@ -170,22 +171,22 @@ def tensors(
     return values
 
 
-class FakeFunction:
-    """Stands for a loaded kernel and writes down its launches."""
-
-    def __init__(self, name: str, launches: list[tuple[object, ...]]) -> None:
-        self.name, self.launches = name, launches
-
-    def __call__(self, grid: object, block: object, args: list[int], shared_mem: int, stream: object) -> None:
-        self.launches.append((self.name, grid, block, args, shared_mem, stream))
-
-
 class FakeModule:
+    """Stands for loaded machine code and writes down its launches: symbol, geometry, arguments, shared, stream."""
+
     def __init__(self, launches: list[tuple[object, ...]]) -> None:
         self.launches = launches
 
-    def get_function(self, name: str) -> FakeFunction:
-        return FakeFunction(name, self.launches)
+    def launcher(self, kernel: Kernel) -> Callable[[int, int, int], object]:
+        def launch(stream: int, parameters: int, extra: int) -> None:
+            assert extra == 0
+            addresses = (ctypes.c_void_p * len(kernel.args)).from_address(parameters)
+            args = [ctypes.c_uint64.from_address(address).value for address in addresses if address]
+            self.launches.append(
+                (kernel.symbol, kernel.grid, kernel.block, args, kernel.shared_bytes, stream)
+            )
+
+        return launch
 
 
 @pytest.fixture(autouse=True)

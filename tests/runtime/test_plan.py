@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from kernwright.runtime import Device, LoadError, Plan, plan
-from kernwright.runtime.plan import RawStream
+from kernwright.runtime import Device, LoadError, NotWarm, Plan, plan
+from kernwright.runtime.table import Kernel
 
 GPU = Device("sm_90", 132, "NVIDIA H200", 0)
-STREAM = RawStream(0x1234)
+STREAM = 0x1234
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_boundary_launches_three_kernels_on_the_current_stream(
         ("down_control", (4, 1, 1), (64, 1, 1), 0),
         ("up_mix_control", (4, 1, 1), (64, 1, 1), 0),
     ]
-    assert all(launch[5] is STREAM for launch in launches)
+    assert all(launch[5] == STREAM for launch in launches)
     residual, block, injection, norm_weight, down_weight, up_weight = (t.data_ptr() for t in inputs)
     combine, down, up = (launch[3] for launch in launches)
     assert combine[:5] == [residual, block, injection, norm_weight, x.data_ptr()]
@@ -115,14 +115,14 @@ def test_a_verifier_owns_every_buffer(
 
 def test_a_kernel_that_takes_what_nobody_gives(make: ModuleType, launches: list[Any]) -> None:
     broken = replace(make.candidate("control"), scratch={})
-    with pytest.raises(LoadError, match="kernel combine_norm_control of control takes y, which is neither"):
+    with pytest.raises(LoadError, match="kernel combine_norm_control takes y, which is neither"):
         make_plan(make, launches, "boundary", broken)
 
 
 def test_a_kernel_that_the_module_lacks(make: ModuleType, launches: list[Any]) -> None:
     class Empty:
-        def get_function(self, _: str) -> Any:
-            raise RuntimeError("CUDA_ERROR_NOT_FOUND: named symbol not found")
+        def launcher(self, kernel: Kernel) -> Any:
+            raise LoadError(f"kernel {kernel.symbol} can't be had: CUDA_ERROR_NOT_FOUND")
 
     found = make.candidate("control")
     request = (
@@ -130,7 +130,7 @@ def test_a_kernel_that_the_module_lacks(make: ModuleType, launches: list[Any]) -
         ._operator("hyper_connection")
         .request_for({**make.workload().fields, "tokens": 1}, "combine")
     )
-    with pytest.raises(LoadError, match="combine_control of control can't be had: CUDA_ERROR_NOT_FOUND"):
+    with pytest.raises(LoadError, match="kernel combine_control can't be had: CUDA_ERROR_NOT_FOUND"):
         Plan(found, "sm_90", "combine", request.signature, GPU, Empty())
 
 
@@ -154,10 +154,10 @@ def test_another_current_device_is_switched_for_the_launch(
     seen = []
 
     class Watching:
-        def get_function(self, _: str) -> Any:
-            return lambda *arguments: seen.append((current[0], arguments[-1].ptr))
+        def launcher(self, _: Kernel) -> Any:
+            return lambda stream, *_: seen.append((current[0], stream))
 
-    monkeypatch.setattr(plan, "current_stream", lambda index: RawStream(100 + index))
+    monkeypatch.setattr(plan, "current_stream", lambda index: 100 + index)
     signature = make_plan(make, launches, "combine").signature
     combine = Plan(make.candidate("control"), "sm_90", "combine", signature, GPU, Watching())
     combine(make.tensors(kind="combine")[:3])
@@ -167,4 +167,39 @@ def test_another_current_device_is_switched_for_the_launch(
 
 def test_the_stream_is_torchs_current_one_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0x5000 + index, raising=False)
-    assert [plan.current_stream(index).ptr for index in (0, 3)] == [0x5000, 0x5003]
+    assert [plan.current_stream(index) for index in (0, 3)] == [0x5000, 0x5003]
+
+
+def test_state_is_zeroed_once_for_each_stream(
+    make: ModuleType, launches: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = make.candidate("control")
+    kernel = replace(found.kernels["combine"], args=("residual", "block", "injection", "x", "words"))
+    found = replace(
+        found,
+        kernels={**found.kernels, "combine": kernel},
+        state={"words": ((4,), "int64"), "other": ((1,), "int32")},
+    )
+    made: list[Any] = []
+    real = torch.zeros
+
+    def zeros(*args: Any, **kwargs: Any) -> torch.Tensor:
+        assert kwargs.pop("device") == torch.device("cuda", 0)
+        made.append(real(*args, **kwargs))
+        return made[-1]
+
+    monkeypatch.setattr(torch, "zeros", zeros)
+    combine = make_plan(make, launches, "combine", found)
+    for stream in (7, 7, 9):
+        monkeypatch.setattr(plan, "current_stream", lambda _, stream=stream: stream)
+        combine(make.tensors(kind="combine")[:3])
+    assert [tensor.nbytes for tensor in made] == [256, 256]
+    addresses = [tensor.data_ptr() for tensor in made]
+    assert [launch[3][4] for launch in launches] == [addresses[0], addresses[0], addresses[1]]
+    monkeypatch.setattr(plan, "current_stream", lambda _: 11)
+    monkeypatch.setattr(plan, "capturing", lambda: True)
+    with pytest.raises(NotWarm, match="candidate control keeps state for every stream, and has none yet"):
+        combine(make.tensors(kind="combine")[:3])
+    monkeypatch.setattr(plan, "capturing", lambda: False)
+    combine.prepare()
+    assert len(made) == 3

@@ -1,0 +1,212 @@
+"""Launching: kernels whose arguments have fixed places, so that a call writes numbers and calls the driver.
+
+CuPy's own launcher packs every argument anew, several microseconds a kernel; here the arguments of all kernels of
+a call lie in one block of memory, one slot a value, and the driver is told once where each kernel's are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from .errors import LoadError
+from .table import Kernel
+
+DEFAULT_SHARED_LIMIT = 48 * 1024
+"""Bytes of dynamic shared memory above which the driver wants to be asked first."""
+
+_MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+Launcher = Callable[[int, int, int], object]
+"""Launches one kernel, given a stream's handle, the address of its parameters' addresses, and 0."""
+
+
+class Module(Protocol):
+    """Loaded machine code."""
+
+    def launcher(self, kernel: Kernel) -> Launcher:
+        """A function that launches `kernel`; nothing of it has to be looked up again.
+
+        Raises:
+            LoadError: the kernel isn't there, or can't be launched on this device.
+        """
+
+
+class CudaModule:
+    """Machine code that CuPy has loaded on a device."""
+
+    def __init__(self, module: Any, sm_count: int | None) -> None:
+        """Hold a `cupy.cuda.function.Module`, and the number of multiprocessors of its device."""
+        self._module, self._sm_count = module, sm_count
+
+    def launcher(self, kernel: Kernel) -> Launcher:
+        """As the protocol says; kernels whose CTAs wait for each other must fit on the device at once."""
+        from cupy_backends.cuda.api import driver
+
+        try:
+            pointer = self._module.get_function(kernel.symbol).ptr
+            if kernel.shared_bytes > DEFAULT_SHARED_LIMIT:
+                driver.funcSetAttribute(pointer, _MAX_DYNAMIC_SHARED, kernel.shared_bytes)
+            if kernel.resident:
+                self._check_residency(kernel, pointer)
+        except LoadError:
+            raise
+        except Exception as error:  # CuPy's and the driver's classes have no common base of their own
+            raise LoadError(f"kernel {kernel.symbol} can't be had: {error}") from error
+        if kernel.programmatic:
+            return _extended_launcher(pointer, kernel)
+        geometry = (*kernel.grid, *kernel.block, kernel.shared_bytes)
+        return partial(driver.launchKernel, pointer, *geometry)
+
+    def _check_residency(self, kernel: Kernel, pointer: int) -> None:
+        from cupy_backends.cuda.api import driver
+
+        threads = kernel.block[0] * kernel.block[1] * kernel.block[2]
+        each = driver.occupancyMaxActiveBlocksPerMultiprocessor(pointer, threads, kernel.shared_bytes)
+        ctas = kernel.grid[0] * kernel.grid[1] * kernel.grid[2]
+        if self._sm_count is not None and each * self._sm_count < ctas:
+            raise LoadError(
+                f"the CTAs of kernel {kernel.symbol} wait for each other, and {ctas} of {threads} threads are "
+                f"launched; this device holds {each} on each of its {self._sm_count} SMs: take a candidate of "
+                "fewer CTAs"
+            )
+
+
+def _extended_launcher(pointer: int, kernel: Kernel) -> Launcher:
+    """Programmatic dependent launch: CuPy's driver module has no `cuLaunchKernelEx`."""
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise LoadError(
+            f"kernel {kernel.symbol} needs programmatic dependent launch, and cuda-bindings isn't installed; "
+            "install it with `pip install 'kernwright[cuda12]'`"
+        ) from error
+    attribute = driver.CUlaunchAttribute()
+    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    success = driver.CUresult.CUDA_SUCCESS
+
+    def launch(stream: int, parameters: int, extra: int) -> None:
+        config = driver.CUlaunchConfig()  # not kept: threads may launch at the same time
+        config.gridDimX, config.gridDimY, config.gridDimZ = kernel.grid
+        config.blockDimX, config.blockDimY, config.blockDimZ = kernel.block
+        config.sharedMemBytes = kernel.shared_bytes
+        config.hStream = stream
+        config.attrs, config.numAttrs = [attribute], 1
+        (result,) = driver.cuLaunchKernelEx(config, pointer, parameters, extra)
+        if result != success:
+            raise RuntimeError(f"kernel {kernel.symbol} wasn't launched: {result.name}")
+
+    return launch
+
+
+class Frame:
+    """Memory for the arguments of one call."""
+
+    __slots__ = ("launches", "memory")
+
+    def __init__(
+        self,
+        slots: Mapping[str, int],
+        size: int,
+        constants: Mapping[str, bytes],
+        kernels: Sequence[tuple[Launcher, Kernel]],
+    ) -> None:
+        """Lay the constants down, and point each kernel's parameters at their slots."""
+        self.memory = (ctypes.c_char * size)()
+        base = ctypes.addressof(self.memory)
+        for name, value in constants.items():
+            ctypes.memmove(base + slots[name], value, len(value))
+        self.launches = []
+        for launcher, kernel in kernels:
+            parameters = (ctypes.c_void_p * max(1, len(kernel.args)))(
+                *[base + slots[name] for name in kernel.args]
+            )
+            self.launches.append((launcher, ctypes.addressof(parameters), parameters))
+
+
+class Sequenced:
+    """Kernels that are launched one after the other, with a slot for every argument.
+
+    Threads may call it at the same time: each takes a frame of its own, and the driver copies the
+    arguments before a launch returns.
+    """
+
+    __slots__ = ("_constants", "_fill", "_frames", "_kernels", "_size", "_slots")
+
+    def __init__(
+        self,
+        module: Module,
+        kernels: Sequence[Kernel],
+        values: Sequence[str],
+        constants: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Resolve names to slots.
+
+        Args:
+            module: where the kernels are.
+            kernels: in the order of their launches.
+            values: what a call gives, 64 bits each: pointers, and integers whose low bits a kernel takes.
+            constants: arguments that never change, as the bytes that the kernels take.
+
+        Raises:
+            LoadError: a kernel isn't in the module, or takes what nobody gives.
+        """
+        self._constants = dict(constants or {})
+        self._slots = {name: 8 * index for index, name in enumerate(values)}
+        self._fill = struct.Struct(f"={len(values)}Q").pack_into
+        self._size = max(8, 8 * len(values))
+        for name, value in self._constants.items():
+            self._slots[name] = self._size
+            self._size += -(-len(value) // 8) * 8
+        for kernel in kernels:
+            unknown = [name for name in kernel.args if name not in self._slots]
+            if unknown:
+                raise LoadError(
+                    f"kernel {kernel.symbol} takes {', '.join(unknown)}, which is neither a tensor of this kind nor "
+                    f"scratch; known are {', '.join(self._slots)}: run `kernwright generate`"
+                )
+        self._kernels = [(module.launcher(kernel), kernel) for kernel in kernels]
+        self._frames = [self._frame()]
+
+    def _frame(self) -> Frame:
+        return Frame(self._slots, self._size, self._constants, self._kernels)
+
+    def __call__(self, values: Sequence[int], stream: int) -> None:
+        """Launch on a stream of the kernels' device, which is the current one; doesn't wait."""
+        frames = self._frames
+        try:
+            frame = frames.pop()
+        except IndexError:  # other threads are calling
+            frame = self._frame()
+        self._fill(frame.memory, 0, *values)
+        try:
+            for launcher, parameters, _ in frame.launches:
+                launcher(stream, parameters, 0)
+        except Exception as error:
+            if not _bound_context(error):
+                raise
+            for (
+                launcher,
+                parameters,
+                _,
+            ) in frame.launches:  # it was the first that failed, for want of a context
+                launcher(stream, parameters, 0)
+        frames.append(frame)
+
+
+def _bound_context(error: Exception) -> bool:
+    """Give a thread that has made no CUDA call yet the context of its device, if that is what was missing.
+
+    The driver's calls, unlike the runtime's, don't do so themselves, and asking before every launch would cost
+    more than the launch.
+    """
+    if "CUDA_ERROR_INVALID_CONTEXT" not in str(error):
+        return False
+    from cupy_backends.cuda.api import runtime
+
+    runtime.setDevice(runtime.getDevice())
+    return True

@@ -1,0 +1,206 @@
+"""Launching: every argument in its slot, constants included, whoever else is calling."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kernwright.runtime import Kernel, LoadError
+from kernwright.runtime.launch import CudaModule, Sequenced
+
+ONE, THREADS = (1, 1, 1), (128, 1, 1)
+
+
+class Recording:
+    """Reads what the driver would read."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        self.sizes, self.seen = sizes, []  # type: ignore[var-annotated]
+
+    def launcher(self, kernel: Kernel) -> Any:
+        def launch(stream: int, parameters: int, _extra: int) -> None:
+            addresses = (ctypes.c_void_p * len(kernel.args)).from_address(parameters)
+            values = [
+                ctypes.string_at(address, self.sizes.get(name, 8))
+                for name, address in zip(kernel.args, addresses, strict=True)
+                if address
+            ]
+            self.seen.append((kernel.symbol, stream, values))
+
+        return launch
+
+
+def test_values_and_constants_reach_every_kernel_that_takes_them() -> None:
+    module = Recording({"rank": 4, "channels": 24})
+    channels = b"".join(value.to_bytes(8, "little") for value in (11, 22, 33))
+    kernels = [
+        Kernel("first", ONE, THREADS, ("x", "channels", "rank")),
+        Kernel("second", ONE, THREADS, ("rank", "y", "x")),
+    ]
+    sequence = Sequenced(
+        module, kernels, ("x", "y"), {"channels": channels, "rank": (3).to_bytes(4, "little")}
+    )
+    sequence((0x1234567890AB, 2**64 - 1), 7)
+    x, rank = (0x1234567890AB).to_bytes(8, "little"), b"\3\0\0\0"
+    assert module.seen == [("first", 7, [x, channels, rank]), ("second", 7, [rank, b"\xff" * 8, x])]
+
+
+def test_threads_never_see_each_others_arguments() -> None:
+    barrier = threading.Barrier(8)
+    wrong = []
+
+    class Slow:
+        def launcher(self, _: Kernel) -> Any:
+            def launch(stream: int, parameters: int, _extra: int) -> None:
+                addresses = (ctypes.c_void_p * 2).from_address(parameters)
+                for _ in range(3):
+                    sys.setswitchinterval(1e-6)
+                    found = [ctypes.c_uint64.from_address(address).value for address in addresses if address]
+                    if found != [stream, stream + 1]:
+                        wrong.append((stream, found))
+
+            return launch
+
+    sequence = Sequenced(Slow(), [Kernel("k", ONE, THREADS, ("a", "b"))] * 3, ("a", "b"))
+
+    def call(number: int) -> None:
+        barrier.wait()
+        for _ in range(200):
+            sequence((number, number + 1), number)
+
+    interval = sys.getswitchinterval()
+    try:
+        threads = [threading.Thread(target=call, args=(10 * number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert wrong == []
+
+
+class Driver:
+    """Stands for `cupy_backends.cuda.api.driver`: one CTA fits an SM."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def launchKernel(self, *arguments: int) -> None:
+        self.calls.append(arguments)
+
+    def funcSetAttribute(self, *arguments: int) -> None:
+        self.calls.append(("attribute", *arguments))
+
+    def occupancyMaxActiveBlocksPerMultiprocessor(self, *_: int) -> int:
+        return 1
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    found = Driver()
+    import cupy_backends.cuda.api.driver
+    import cupy_backends.cuda.api.runtime
+
+    monkeypatch.setattr(cupy_backends.cuda.api, "driver", found)
+    return found
+
+
+def loaded(*names: str) -> CudaModule:
+    def get_function(name: str) -> Any:
+        if name not in names:
+            raise RuntimeError("CUDA_ERROR_NOT_FOUND: named symbol not found")
+        return SimpleNamespace(ptr=0xF00)
+
+    return CudaModule(SimpleNamespace(get_function=get_function), 132)
+
+
+def test_the_driver_gets_geometry_stream_and_parameters(driver: Driver) -> None:
+    launcher = loaded("k").launcher(Kernel("k", (132, 2, 3), (64, 1, 2), ("x",), shared_bytes=50_000))
+    launcher(5, 0xABC, 0)
+    assert driver.calls == [
+        ("attribute", 0xF00, 8, 50_000),
+        (0xF00, 132, 2, 3, 64, 1, 2, 50_000, 5, 0xABC, 0),
+    ]
+
+
+def test_a_kernel_that_the_module_lacks_is_a_load_error(driver: Driver) -> None:
+    with pytest.raises(LoadError, match="kernel gone can't be had: CUDA_ERROR_NOT_FOUND"):
+        loaded("k").launcher(Kernel("gone", ONE, THREADS, ()))
+
+
+def test_ctas_that_wait_for_each_other_must_fit_at_once(driver: Driver) -> None:
+    module = loaded("k")
+    module.launcher(Kernel("k", (132, 1, 1), THREADS, (), resident=True))
+    with pytest.raises(
+        LoadError, match=r"wait for each other, and 264 of 128 threads are launched; this device hol"
+    ):
+        module.launcher(Kernel("k", (132, 2, 1), THREADS, (), resident=True))
+    module.launcher(Kernel("k", (264, 1, 1), THREADS, ()))
+
+
+def test_a_thread_without_a_context_gets_one(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    import cupy_backends.cuda.api.driver
+    import cupy_backends.cuda.api.runtime
+
+    bound: list[int] = []
+    runtime = SimpleNamespace(getDevice=lambda: 3, setDevice=bound.append)
+    monkeypatch.setattr(cupy_backends.cuda.api, "runtime", runtime)
+    launches: list[str] = []
+
+    class Unbound:
+        def launcher(self, kernel: Kernel) -> Any:
+            def launch(*_: int) -> None:
+                if not bound:
+                    raise RuntimeError("CUDA_ERROR_INVALID_CONTEXT: invalid device context")
+                launches.append(kernel.symbol)
+
+            return launch
+
+    kernels = [Kernel(name, ONE, THREADS, ("x",)) for name in ("a", "b")]
+    Sequenced(Unbound(), kernels, ("x",))((1,), 0)
+    assert (bound, launches) == ([3], ["a", "b"])
+
+
+def test_other_errors_of_the_driver_reach_the_caller() -> None:
+    class Failing:
+        def launcher(self, _: Kernel) -> Any:
+            def launch(*_: int) -> None:
+                raise RuntimeError("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES")
+
+            return launch
+
+    with pytest.raises(RuntimeError, match="OUT_OF_RESOURCES"):
+        Sequenced(Failing(), [Kernel("k", ONE, THREADS, ("x",))], ("x",))((1,), 0)
+
+
+def test_a_programmatic_launch_says_so_to_the_driver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cuda.bindings import driver as bindings
+
+    seen: list[Any] = []
+
+    def launch_kernel_ex(config: Any, function: int, parameters: int, extra: int) -> Any:
+        (attribute,) = config.attrs
+        geometry = [getattr(config, f"{what}Dim{axis}") for what in ("grid", "block") for axis in "XYZ"]
+        seen.append((geometry, config.sharedMemBytes, int(config.hStream), config.numAttrs))
+        seen.append((attribute.id.name, attribute.value.programmaticStreamSerializationAllowed))
+        seen.append((function, parameters, extra))
+        return (result,)
+
+    result = bindings.CUresult.CUDA_SUCCESS
+    monkeypatch.setattr(bindings, "cuLaunchKernelEx", launch_kernel_ex)
+    kernel = Kernel("k", (132, 1, 1), (384, 1, 1), ("x",), shared_bytes=1024, programmatic=True)
+    launch = loaded("k").launcher(kernel)
+    launch(0x55, 0xABC, 0)
+    assert seen == [
+        ([132, 1, 1, 384, 1, 1], 1024, 0x55, 1),
+        ("CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION", 1),
+        (0xF00, 0xABC, 0),
+    ]
+    result = bindings.CUresult.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(RuntimeError, match="kernel k wasn't launched: CUDA_ERROR_INVALID_VALUE"):
+        launch(0x55, 0xABC, 0)
