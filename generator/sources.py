@@ -75,6 +75,7 @@ def generate_workloads(
             _generate_candidate(environment, schedule, spec, workload, candidate)
             for candidate in spec.candidates
             if not isinstance(candidate, External)  # a team's own kernel: measured against, never generated
+            and candidate.serves(workload)
         )
         yield GeneratedWorkload(spec.name, workload, family, candidates)
 
