@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ..base import Count, Interval, as_list, one_or_several, raise_findings
+from ..base import Count, Interval, Size, as_list, one_or_several, raise_findings
 from ..errors import Finding
 from ..spec import FieldValue, Workload
 from ..tree import Tree
@@ -17,6 +17,9 @@ WorldSizes = Literal[2, 4, 8]
 Quantisation = Literal["none", "fp8_per_token"]
 Nonfinite = Literal["nan", "clean"]
 
+ELEMENT = 2
+MAX_CHANNEL = 2**31
+"""Bytes; kernels count the words of a slice with 32 bits."""
 FP8_MULTIPLE = 16
 """What `torch._scaled_mm` wants both sides of an FP8 weight to be a multiple of."""
 
@@ -75,6 +78,8 @@ class LinearAllReduceWorkload(Workload):
     """M, rows of a call, with the cells that it is cut into."""
     quantisation: Quantisation = "none"
     """Whether x is quantised, and the weight was: FP8 with a scale for each row of x and each row of the weight."""
+    channel_rows: Size = 0
+    """Rows of the memory that peers can read; needed by the routes whose reduction is ours. 0: there is none."""
     nonfinite: Nonfinite = "nan"
     """What a row with Inf or NaN becomes when it is quantised: NaN, or its other elements with these at zero."""
 
@@ -97,6 +102,7 @@ class LinearAllReduceWorkload(Workload):
             "k": self.k,
             "m": (self.m.min, self.m.max),
             "world_size": self.world_size,
+            "channel_rows": self.channel_rows,
             "quantisation": self.quantisation,
             "nonfinite": self.nonfinite,
         }
@@ -107,6 +113,10 @@ class LinearAllReduceWorkload(Workload):
 
     def problems(self) -> Iterator[Finding]:
         """Find shapes that the FP8 GEMM doesn't take, and options of a quantisation that isn't there."""
+        size = self.channel_rows * self.width * ELEMENT
+        if size > MAX_CHANNEL:
+            message = f"{self.channel_rows} rows of {self.width} have {size} bytes; a channel holds {MAX_CHANNEL} at most."
+            yield Finding(("channel_rows",), message)
         if self.quantisation == "none":
             if self.nonfinite != "nan":
                 message = f'found "{self.nonfinite}", but nothing is quantised; drop it, or state a quantisation.'

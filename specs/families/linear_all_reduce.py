@@ -85,6 +85,17 @@ class Grid(Linear):
         """Add the grid."""
         return {**super().schedule(), "ctas": self.ctas, "threads": self.threads}
 
+    def problems(self, workload: Workload) -> Iterator[Finding]:
+        """Find a channel that doesn't hold the rows of a cell."""
+        yield from super().problems(workload)
+        assert isinstance(workload, LinearAllReduceWorkload)
+        if workload.channel_rows < workload.m.max:
+            message = (
+                f'route "{self.route}" needs all rows of a call in memory that peers can read; channel_rows is '
+                f"{workload.channel_rows}, a cell ends at {workload.m.max}: state workload.channel_rows."
+            )
+            yield Finding(("route",), message)
+
     def _own_problems(self) -> Iterator[Finding]:
         yield from super()._own_problems()
         if self.threads % WARP:
