@@ -59,6 +59,16 @@ class Dispatch:
         """Make an op known, so that `explain`, `plan_for` and `warm_up` can speak of it by name."""
         self._operators[operator.family] = operator
 
+    def operator(self, family: str) -> Operator | None:
+        """The op of a family, where the dispatch module has it."""
+        return self._operators.get(family)
+
+    def set_aside(self, selection: Selection, reason: str) -> None:
+        """Remember that the build that was chosen doesn't load on its device: what is decided next does without."""
+        chosen = selection.chosen
+        assert chosen is not None
+        self._unusable[chosen.build.sha256, chosen.arch, selection.device.index] = reason
+
     def policy(self, name: str) -> AbstractContextManager[None]:
         """Dispatch under policy `name` inside a `with` block; see the module `runtime.policy`."""
         return policies.under(name)

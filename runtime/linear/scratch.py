@@ -1,0 +1,99 @@
+"""Memory and streams that outlive a call; they belong to a device, a stream and a layer group.
+
+Scratch grows and never shrinks. A buffer that a captured graph has seen stays alive for good, because the graph has its
+address; when more is needed, calls outside of that graph take a new one. Nothing is made while a graph is being
+captured: memory would come from the graph's own pool, and be lost to everybody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..errors import NotWarm
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_SLICES = 64
+"""Of a schedule; the specs allow no more."""
+
+Key = tuple[object, int]
+"""A device and the handle of a stream."""
+
+
+@dataclass
+class Scratch:
+    """What one stream of one layer group works with."""
+
+    allocate: Callable[[int], torch.Tensor]
+    """Gives so many bytes; on the caller's stream."""
+    lanes: Any
+    """Streams and events, see `pipeline.Lanes`."""
+    _buffer: torch.Tensor | None = None
+    _captured: bool = False
+    _kept: list[torch.Tensor] = field(default_factory=list)
+
+    def take(self, size: int, capturing: bool) -> torch.Tensor:
+        """At least `size` bytes, uint8; the same memory as in the last call unless that was too small.
+
+        Raises:
+            NotWarm: more is needed than there is, and a CUDA graph is being captured.
+        """
+        if self._buffer is None or self._buffer.numel() < size:
+            if capturing:
+                have = 0 if self._buffer is None else self._buffer.numel()
+                raise NotWarm(
+                    f"linear_all_reduce needs {size} bytes of scratch on this stream, has {have}, and a CUDA graph is "
+                    "being captured; call it with as many rows on the capturing stream before, or prepare() it"
+                )
+            if self._buffer is not None and self._captured:
+                self._kept.append(self._buffer)
+            self._buffer, self._captured = self.allocate(size), False
+        self._captured |= capturing
+        return self._buffer
+
+
+class Pool:
+    """The scratch of a layer group, by device and stream, with spares for streams that are first seen in a capture."""
+
+    def __init__(self, make: Callable[[], Scratch]) -> None:
+        """Hold what makes a scratch for the current device and stream."""
+        self._make = make
+        self._taken: dict[Key, Scratch] = {}
+        self._spare: list[Scratch] = []
+
+    def of(self, key: Key, capturing: bool) -> Scratch:
+        """The scratch of a device and stream; made on its first call, or out of the spares inside a capture.
+
+        Raises:
+            NotWarm: it isn't there, no spare is left, and a CUDA graph is being captured.
+        """
+        found = self._taken.get(key)
+        if found is None:
+            if not capturing:
+                found = self._make()
+            elif self._spare:
+                found = self._spare.pop()
+            else:
+                raise NotWarm(
+                    "linear_all_reduce has no scratch yet for the stream that is being captured; call it on that "
+                    "stream once before, or prepare() it: every stream has scratch of its own"
+                )
+            self._taken[key] = found
+        return found
+
+    def prepare(self, size: int, count: int) -> None:
+        """Have `count` spares of `size` bytes for streams to come; for before a capture."""
+        while len(self._spare) < count:
+            self._spare.append(self._make())
+        for scratch in self._spare:
+            scratch.take(size, capturing=False)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that all of it holds."""
+        every = [*self._taken.values(), *self._spare]
+        buffers = [buffer for scratch in every for buffer in (scratch._buffer, *scratch._kept)]
+        return sum(buffer.numel() for buffer in buffers if buffer is not None)
