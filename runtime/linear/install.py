@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from .operator import forget, linear_all_reduce
+from .operator import linear_all_reduce
 
 FORMATS = {
     torch.float16: "none",
@@ -58,12 +58,10 @@ class Installation:
         return {layer.name: layer.reason for layer in self.layers if not layer.routed}
 
     def uninstall(self) -> None:
-        """Let the layers compute and reduce by themselves again; graphs that were compiled in between are void."""
+        """Let the layers compute and reduce by themselves again; graphs that were compiled in between still don't."""
         for module in self._modules:
             del module.forward
             module.reduce_results = True  # type: ignore[assignment]
-        for name in self.groups:
-            forget(name)
         self._modules, self.groups = (), ()
 
     def __str__(self) -> str:

@@ -23,15 +23,13 @@ _numbers = itertools.count()
 
 
 def register(group: LayerGroup) -> str:
-    """Make a layer group known to the operator; gives its name, the same on every rank that registers alike."""
+    """Make a layer group known to the operator, for good, as graphs may hold its name.
+
+    Gives the name, which is the same on every rank that registers alike.
+    """
     name = f"linear_all_reduce/{next(_numbers)}"
     _groups[name] = group
     return name
-
-
-def forget(name: str) -> None:
-    """Take a layer group back; a graph that names it fails from then on, with a sentence."""
-    _groups.pop(name, None)
 
 
 def group_of(name: str) -> LayerGroup:
@@ -43,8 +41,8 @@ def group_of(name: str) -> LayerGroup:
     found = _groups.get(name)
     if found is None:
         raise ValueError(
-            f"no layer group is called {name!r}; it was uninstalled, or belongs to another process: install the model "
-            "before it is compiled or captured"
+            f"no layer group is called {name!r} in this process; install the model before it is compiled or a compiled "
+            "graph is loaded"
         )
     return found
 

@@ -55,6 +55,7 @@ class Installed:
 
     world_size: int
     layers: tuple[str, ...]
+    forced: str | None
     decisions: dict[str, str] = field(default_factory=dict)
 
 
@@ -149,7 +150,7 @@ class Op:
         """
         from ..linear.install import install
 
-        installed = Installed(comm.world_size, ())
+        installed = Installed(comm.world_size, (), None if force is None else str(force))
 
         def serves(weight: torch.Tensor, quantisation: str) -> str | None:
             if force is not None:
@@ -176,7 +177,12 @@ class Op:
         """What is installed, as JSON-able data for the key of a compile cache: traced graphs differ by it."""
         return {
             "installed": [
-                {"world_size": what.world_size, "layers": list(what.layers), "decisions": dict(what.decisions)}
+                {
+                    "world_size": what.world_size,
+                    "layers": list(what.layers),
+                    "forced": what.forced,
+                    "decisions": dict(what.decisions),
+                }
                 for done, what in self._installed
                 if done.groups
             ]

@@ -1,0 +1,88 @@
+"""The op end to end on two ranks over Gloo: both paths, every layout, quantisation, installation, torch.compile."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WORKER = Path(__file__).parent / "worker.py"
+SCHEDULE = (
+    "Schedule(route='sliced_nccl', weights=(1, 1), align=1, min_m=16, free_sms=0, stages=1, partials_at=0, "
+    "channel_rows=0)"
+)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What each of the two ranks found out."""
+    folder = tmp_path_factory.mktemp("ranks")
+    results = [folder / f"rank{rank}.json" for rank in range(2)]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), str(rank), str(folder / "store"), str(result)],
+            env=os.environ,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, result in enumerate(results)
+    ]
+    said = [process.communicate(timeout=200)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], "\n".join(said)
+    return [json.loads(result.read_text()) for result in results]
+
+
+@pytest.mark.parametrize("what", ["torch.float16", "torch.bfloat16", "torch.float32"])
+def test_every_number_of_rows_and_slices(found, what):
+    """0 rows, 1, fewer than slices; a ragged N: the exact sum on the plain path and four sliced ones."""
+    assert [rank[what] for rank in found] == [[], []]
+
+
+@pytest.mark.parametrize("what", ["bias", "layouts", "leading dimensions"])
+def test_what_a_call_may_look_like(found, what):
+    """A bias is added once; x may be transposed, strided, of any leading dimensions."""
+    assert [rank[what] for rank in found] == [[], []]
+
+
+def test_fp8(found):
+    for rank in found:
+        for name, (error, lost, wanted) in rank["fp8"].items():
+            assert 0 < error < 4e-3
+            assert lost == wanted == name.startswith("nan")
+
+
+def test_scratch_is_allocated_once_for_the_largest_call(found):
+    for rank in found:
+        before, after = rank["scratch"]
+        assert before == after == 64 * 24 * 4
+
+
+def test_installation(found):
+    for rank in found:
+        routed, skipped = rank["installed"]
+        assert routed == ["o_proj", "down_proj"]
+        assert skipped == {
+            "biased": "it has a bias, which engines add in their own ways",
+            "kept": "it doesn't reduce its own result",
+        }
+        without_records = rank["unforced"]
+        assert without_records["o_proj"] == "the dispatch table has no workload of its shape"
+        assert len(without_records) == 4
+        assert rank["switched"] is True  # reduces by itself again
+
+
+def test_results_are_the_same_with_the_feature_off_on_compiled_and_off_again(found):
+    """`fullgraph=True`: a graph break would be an error."""
+    assert [rank["alike"] for rank in found] == [[True] * 4] * 2
+
+
+def test_state_tells_what_is_installed(found):
+    for rank in found:
+        on, off = rank["state"]
+        assert off == {"installed": []}
+        layers = {"layers": ["o_proj", "down_proj"], "world_size": 2, "forced": SCHEDULE, "decisions": {}}
+        assert on == {"installed": [layers]}
