@@ -171,8 +171,6 @@ class Channel:
     def follow(self, stream: int) -> None:
         """Serialise the channel's calls where the stream changes: the new one waits for the one before."""
         if self._stream is not None and self._stream != stream and self.memory.is_cuda:
-            import torch
-
             device = self.memory.device
             now, before = (_stream(handle, device) for handle in (stream, self._stream))
             # Inside a capture only what is captured too may be waited for; calls before it were the caller's to end.
