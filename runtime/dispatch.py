@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from . import policy as policies
 from .communicator import Communicator
@@ -16,12 +16,16 @@ from .loader import bundles, load
 from .plan import Plan
 from .policy import Policy
 from .request import Operator, Request, Signature
-from .selection import Selection, select
+from .selection import Choice, Selection, select
 from .statistics import Statistics, Stats, refuse
 from .table import FORMAT, Candidate, FieldValue, Table, Workload
 
 if TYPE_CHECKING:
     import torch
+
+    from .communicator.group import GroupCommunicator
+    from .communicator.local import LocalCommunicator
+    from .communicator.owner import ChannelOwner
 
 T = TypeVar("T")
 
@@ -114,11 +118,55 @@ class Dispatch:
             if chosen is None:
                 return selection, None
             try:
-                module = load(self.table.root, chosen.build, chosen.arch, device)
-                signature = request.signature
-                return selection, Plan(chosen.candidate, chosen.arch, request.kind, signature, device, module)
+                return selection, self._plan(chosen, request, device, comm)
             except LoadError as error:
                 self._unusable[chosen.build.sha256, chosen.arch, device.index] = str(error)
+
+    def _plan(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
+        candidate, root = chosen.candidate, self.table.root
+        if not candidate.capabilities:  # it talks to nobody
+            module = load(root, chosen.build, chosen.arch, device)
+            constants, ranks = request.constants, 1
+        else:
+            owner = cast("ChannelOwner", comm)
+            module = owner.load(root, chosen.build, chosen.arch, device)
+            channel = owner.channel(chosen.workload.spec)
+            constants = {**request.constants, **channel.constants(owner.timeout_ns)}
+            ranks = owner.local_ranks
+        return Plan(candidate, chosen.arch, request.kind, request.signature, device, module, constants, ranks)
+
+    def communicator(
+        self,
+        group: torch.distributed.ProcessGroup | None = None,
+        *,
+        specs: Iterable[str] | None = None,
+        backend: str | None = None,
+        device: torch.device | None = None,
+        timeout_s: float = 30.0,
+    ) -> GroupCommunicator:
+        """The communicator of a process group; collective. Arguments and errors: `GroupCommunicator`."""
+        from .communicator.group import GroupCommunicator
+
+        return GroupCommunicator(
+            self.table, group, specs=specs, backend=backend, device=device, timeout_s=timeout_s
+        )
+
+    def local_communicator(
+        self,
+        world_size: int,
+        device: torch.device | str,
+        *,
+        specs: Iterable[str] | None = None,
+        timeout_s: float = 30.0,
+    ) -> LocalCommunicator:
+        """The communicator of ranks that share this process and a GPU: tensors have the rank as first dimension."""
+        import torch
+
+        from .communicator.local import LocalCommunicator
+
+        return LocalCommunicator(
+            self.table, world_size, torch.device(device), specs=specs, timeout_s=timeout_s
+        )
 
     def explain(self, op: str, *args: Any, **kwargs: Any) -> Explanation:
         """Say which candidate a call `op(*args, **kwargs)` takes, and the reason for every candidate.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .communicator import Communicator
 from .device import Device
-from .eligibility import Conditions, Eligible, Rejected, Stage, Unusable, judge
+from .eligibility import Conditions, Eligible, Rejected, Stage, Unusable, judge, part_for
 from .policy import Policy
 from .request import Request
 from .table import Build, Candidate, Contract, Table, Workload
@@ -107,7 +107,10 @@ def select(
         policy=policy,
         chosen=chosen,
         contract=chosen.candidate.contract if chosen else request.reference_contract,
-        decisions=tuple(_decision(w, c, verdict, best) for w, c, verdict in judged),
+        decisions=tuple(
+            _decision(w, c, verdict, best, w.control_of(part_for(w, request, device)))
+            for w, c, verdict in judged
+        ),
     )
 
 
@@ -116,8 +119,9 @@ def _decision(
     candidate: Candidate,
     verdict: Rejected | Eligible,
     best: tuple[Workload, Candidate, Eligible] | None,
+    control: Candidate,
 ) -> Decision:
-    label, name, is_control = workload.label, candidate.name, candidate is workload.control
+    label, name, is_control = workload.label, candidate.name, candidate is control
     if isinstance(verdict, Rejected):
         return Decision(label, name, False, verdict.reason, verdict.cause, verdict.stage, is_control)
     assert best is not None
