@@ -8,6 +8,7 @@ from pathlib import Path
 from ..runtime import Build, Candidate, DeviceKind, Kernel, Part, Record, Table, Workload, bind
 from ..runtime.reference import all_reduce as _all_reduce
 from ..runtime.reference import hyper_connection as _hyper_connection
+from ..runtime.reference import linear_all_reduce as _linear_all_reduce
 
 TABLE = Table(
     format=2,
@@ -1609,6 +1610,1770 @@ TABLE = Table(
             ),
         ),
         Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k4096-m1to2047-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 4096, 'm': (1, 2047), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to2047-tp2/serial.sm_90.cu', 'd4a9f4b20341b46aeffc6b66ed8644b92b34565f2b4125ab81c268ba2a97f9ec'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to2047-tp2/serial_sm.sm_90.cu', 'c929cdced3fea31978553091f0604f33cd9bcdb91697bd06d6e3007b7ed51aa1'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k4096-m2048to4095-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 4096, 'm': (2048, 4095), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial.sm_90.cu', '9fe17e185e6d5e12605e8169bd60ec8e75be2dd58d056af3087cd14486eb6364'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial_sm.sm_90.cu', 'e9c4ae362b4d348c15b8a202b628f0b0ffb5af26e124e5c59d6def1f98030f68'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/nccl_4.sm_90.cu', 'c585d0e94b42dbaea0cb9ce84821c5a09c57327facfea8ce953277096ddd21d4'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_4.sm_90.cu', '6c67775d8406f5b4d999583c96087308e677512a0e945b2faad6f148c659542b'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8.sm_90.cu', 'b84ef8ff657cf464fb9f29305a72fc167c918729b2ed4918805a292f8e41c592'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_16.sm_90.cu', '14de16e200e571877cb8d9a2fc11913d3ee0a4c7797abe9cc510a8c08e59cf6a'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_4.sm_90.cu', '28e6d1a8bbe23bfb53989b0066b00c89b795919cfaef8c8156994e789d07484c'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_tail.sm_90.cu', '419c7e05b3d30689af46545ae444ed375de0e2fdd1d9e1e490e55677095869b5'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_free.sm_90.cu', 'fb3b149722809a76fc7410fe4b81caaecc6c62c5e9e24b75fed46c4febe57516'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k4096-m4096to8191-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 4096, 'm': (4096, 8191), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/serial.sm_90.cu', 'be3d149794419f5e7c708355778ff5bee4900d0a00780c485364c35649a987ab'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/serial_sm.sm_90.cu', '8bd1dc47fcac3e28bfc4258840a257ba5009d3aa38e8c6efa71945cd4eb442be'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/nccl_4.sm_90.cu', '07c5a9eed5756e92323ac05a5a7789fcdde1c93d80612622bd3fb23339679ae9'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_4.sm_90.cu', '69fefd16c90cdb64f87a78161b74e8bde95bd4170590353feda86f41fc23044b'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8.sm_90.cu', '1e07de8adf1b70feed9c05ff161a17e20f5044cd9709f2f1a999ab7ffbbbede1'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_16.sm_90.cu', '664b75eb7185354548cbe51cd9fed1eb045345493a30b7d9b6f4fa8026aea474'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_4.sm_90.cu', '7f286ad735516a7694d65a37e02f732ec84a5ef7dc507fd777f0bb9987adb38a'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_tail.sm_90.cu', 'fdae8fb62ab0069deaf1ba725aa3976e531f673a8f5b30df1fc45cfa2aaf77b0'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_free.sm_90.cu', '1d3104b02fa6da815d4b4aedcab708ad54946efc1c133c1863ba28caa42ba1fb'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k4096-m8192to16384-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 4096, 'm': (8192, 16384), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/serial.sm_90.cu', '90d365387d2a08a954a1ace27daffa41fe369b78f7ead278a4a39cf9346fdba8'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/serial_sm.sm_90.cu', '7db61fb7cc05e6553d569abc84ab63d74e16e963aa268ce16c1869875533aee0'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/nccl_4.sm_90.cu', 'fc5eb870117802d5bec0ff1f7c1b6fc3760f95b9183dc6ab053c727f0ab1d042'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_4.sm_90.cu', '8b5aba80fa48120af81f95b4fa260778b8831f9c9b8aba8d85bded460aed78b1'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8.sm_90.cu', 'a817b9cbbc00bfaed28b9079a391591a4b304a59819b4b5ccbb5ac7c4110176a'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_16.sm_90.cu', 'bcc1e02a6c37bc5232d587caa4b35d0a91185e4f2ec489b7b5920502b7caf8fd'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_4.sm_90.cu', 'b5853c7208ef77f0435740e493fec40ee45c190d01fa9f81dd1bc23377748dca'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_tail.sm_90.cu', '4da561bf2be32dff29d67e815c90f6b6987615844026b3afe8c93825e7808499'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_free.sm_90.cu', '726f0093dfaaad8010193faeb72ce55415bfc462ffe3ab71fc89d3c7570d1d1d'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k12800-m1to2047-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 12800, 'm': (1, 2047), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to2047-tp2/serial.sm_90.cu', '1084c9bc80ca9d27eb56653a4fa5fcd0f990f3aa384a46d8448344d3b983c74d'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to2047-tp2/serial_sm.sm_90.cu', '6916bb884d204356bd02040712cecf3d37744ad8348b317ee68cee95487da05b'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k12800-m2048to4095-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 12800, 'm': (2048, 4095), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial.sm_90.cu', '5ded5b3300bbe85cb2144acff7786d1b9effa10a1a0d55090eaaf4664478e48e'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial_sm.sm_90.cu', '7db2f1f1318d566455e6ce4778b12ebade4ddcc340a23fb4de1ed121d8e8b56c'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/nccl_4.sm_90.cu', 'fc819cc869473ab62bf6999dd68db8e72fc696b7a10fba21517662c6a89f939b'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_4.sm_90.cu', 'b453c818b74659c16150e13a0154de8d756e021c4acf14bf47ad88792ebb2465'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8.sm_90.cu', '59585e9a7f119fdbbab784b2daca6d2761ef37457627bb3fe72d7777d726d726'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_16.sm_90.cu', '8bb86801d8bd424d43d1085abd1ac06b64238d06dca476b8a7d3e02b43a948c5'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_4.sm_90.cu', 'a061743bba730e510f97ce325e00842f86a232c238a0b1140d0c4b04a6765611'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_tail.sm_90.cu', '76fc18a3307c340b73cbc749b9cd3f3f9c8a2400af56a7d77c94f545288df230'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_free.sm_90.cu', 'c7952695c79ae85aa73271f8ffad840c7f1128dc8c47b74f9fe9d269c64ba9af'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k12800-m4096to8191-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 12800, 'm': (4096, 8191), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/serial.sm_90.cu', 'f8e37bc0d43cd807749b80c3f41e1b2f99fd2ff903f1a21cfe3da444c80b2277'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/serial_sm.sm_90.cu', 'e64ca000ac509e0a6a94989b14a62e71b4a4ff9cc2c168ff27194eab735d8740'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/nccl_4.sm_90.cu', 'c6023c8ce703d1c2beeb4468f01851106308cb41e6e43f3735a240a182928a79'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_4.sm_90.cu', 'b4080ecde5c41950fa066cfa5b3d0d9d9884c0ae7c2ce7760350d9d04a19a689'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8.sm_90.cu', '8a53f5e596a66f359c24544da59233149c0c07ba88007fcf2219489e0acefe8a'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_16.sm_90.cu', '84eb52f2ef478e5d58f3adc62961a41b58a7e6d5c63325b69fbc63bcec2a6934'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_4.sm_90.cu', 'd453c989a94a99173a550e09c8645724c627fb5dbcf36dea78e0638fd1fa0e8c'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_tail.sm_90.cu', 'c10f43f02e91e2f582b79b3d84e1b5ab67c150c4bb4f43347d69532144ab4714'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_free.sm_90.cu', '644b23a2ed83086f4499b834b954837b9d4cf093dceea3b8b520aea1062c57a1'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k12800-m8192to16384-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 12800, 'm': (8192, 16384), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/serial.sm_90.cu', 'e7c4e8ea99b161d7891e6c351e5651694e841661e4848d5fcd561db667772277'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/serial_sm.sm_90.cu', 'a0c296b3e93194c91ed7062e6937cbfa1db2a63272200b6d246c7e86e7ab90db'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/nccl_4.sm_90.cu', '49bfb8cc5428616fd25f5c36773017c2e5390aef7453848d214f5eecb366a5f9'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_4.sm_90.cu', 'fb5a771fcb36f8dce9e68b2bfcdde64d59cb8491fc5d57d8842ceeec681b0e6a'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8.sm_90.cu', 'e4d601f7f766846c7859ed69a9604c3871ae3b361e0e0746ee4e9085b42953bc'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_16.sm_90.cu', '5fbf90ce94a8e9bf0b5b67ce525d8ceedb64e344649a151c2e1c6529ab87e49f'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_4.sm_90.cu', 'e00306ce45ff458705de2e990b6f34f628fae2d9df664c58519a2e9f5bd745c4'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_tail.sm_90.cu', '8e08bb1fb85646b63fec9258b7389fe726c9eec96ac7f2c97a8b25ac6618de1b'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_free.sm_90.cu', '83f892d9f8a6c57d220d827ec9442e86df7da3e4f3afdb919b5dd78d666d4629'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_7168',
+            label='bf16-w7168-k9216-m1to2047-tp2',
+            fields={'dtype': 'bfloat16', 'width': 7168, 'k': 9216, 'm': (1, 2047), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to2047-tp2/serial.sm_90.cu', '97d4a57eb134e6c3c927e05f1bd16e062fddbad7e65fe0a2c95bd9f127763e19'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to2047-tp2/serial_sm.sm_90.cu', '850adf5c7b68ea5f17697d77744f0ab420d76d094af4a5c34238eaa92199e455'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_7168',
+            label='bf16-w7168-k9216-m2048to4095-tp2',
+            fields={'dtype': 'bfloat16', 'width': 7168, 'k': 9216, 'm': (2048, 4095), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial.sm_90.cu', '0243fa44fcf3f4f66ab2555aa85cf1cba165b934c1371dad475d3080d7e6e4cb'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial_sm.sm_90.cu', '69cec14b2753160656ae54b051c9d8f6f472ecb50462c0aa9dd8b93eb6b0457d'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/nccl_4.sm_90.cu', '10540aacfc5804d62389841cbe951d8d5f2aee8c21adb0bb022dd302362c1687'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_4.sm_90.cu', '6aeb958f2e8a1b81b89d50d2488a4bf30cebb84056c713a47efd17ea3fff1335'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8.sm_90.cu', '28495245ed1392a797755ed3628bc194e0af0c52fc728c5aba9a1a94b410bbbc'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_16.sm_90.cu', 'd117734eaaaabd7e798f7547de53fbbfb79ae13d2a3b0cd9ea61419c7d9ab66e'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_4.sm_90.cu', 'ad46d38d25a112535a80e68ccec1ea08cd96d3e565e3a299eaeba81d08780b39'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_tail.sm_90.cu', '9bc60865bc874a19b34f2726aa0ba7bb213a4945524baf8d8ac246e0917676f8'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_free.sm_90.cu', 'e04160e471ae40cc92916a350198966c80ad9d15bf9a932f5d160afa4d8374f3'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_7168',
+            label='bf16-w7168-k9216-m4096to8191-tp2',
+            fields={'dtype': 'bfloat16', 'width': 7168, 'k': 9216, 'm': (4096, 8191), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/serial.sm_90.cu', 'eaa9b6dc4998769cc11e129034751a611c120e4b32dcf94dd43acbbc9da57ab4'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/serial_sm.sm_90.cu', 'fb3abf91b22d2a31932f969fe61d437d6c37a3e173f458a1196a1673552208fb'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/nccl_4.sm_90.cu', '65b145576a698315e15eb7e58cd70e9b96fbc2443f36f3a0b48243e58ab23621'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_4.sm_90.cu', '07921bd440a0c5c10922e5d68c4f16190c36b8ed4aab9faa79771c636a196b11'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8.sm_90.cu', 'd44c83e2e7a989c8e7aa9d1993cb44ee672f1678e7e39e18ca9a0bd7b9910474'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_16.sm_90.cu', '459331539f35dac33145a4396de99f100e302aa310371940a506e2c55414f5ad'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_4.sm_90.cu', '69d317095738b1e48bce4f7b94522e31b22fe1e73c17821028eb80b121e6b633'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_tail.sm_90.cu', 'c4aeaf5ce799041c5f41d8b2fe570f4d571ce4341b35337a0aca82d44c5595b4'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_free.sm_90.cu', '9bb3f28db0b2dfb4a3b70cd056fa6aa1c245a495006e8cb9eb1ee536a675d018'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_7168',
+            label='bf16-w7168-k9216-m8192to16384-tp2',
+            fields={'dtype': 'bfloat16', 'width': 7168, 'k': 9216, 'm': (8192, 16384), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/serial.sm_90.cu', 'c02e31e4cba5d5ccbc88febef114d76085e3424b25d8d51be05eb491d8735072'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/serial_sm.sm_90.cu', '9aa9d46b7b193eb07907e6edc39b9109f94084adeaf7bd686840713c5a6fca4e'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/nccl_4.sm_90.cu', '24f5c5a2586e484e07b1b4f44577084d65c110a04667b9cb046116847146692d'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_4.sm_90.cu', '49a49da7e41b5584a2be768f3ea5429420e28e1f357db68942a52c8141dd22fe'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8.sm_90.cu', '8863c647090e537ecedc0a37a5b3f5a36309089d7b1da8cd26716a6e77c11fec'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_16.sm_90.cu', '620febff83579e06a89a475c83fdc5ad16af555a169b440d7218708829bdad58'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_4.sm_90.cu', 'c3b6c3a0be89ab22535624e16eca06eaee5dcd0316fb00af4301897918a69a54'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_tail.sm_90.cu', '6872b39f2a68131671b40f0ea80644ebd5d75cd41a65149410b981d7b0937323'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_free.sm_90.cu', 'dcc4c84ce35f002577bff9411392aebef6b4beffe763a297b5219693935a31f6'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216},
+        ),
+        Workload(
             family='hyper_connection',
             spec='qwen38_flash_tp1',
             label='fp16-hc4-h2560-n1-r320-tp1',
@@ -2101,5 +3866,6 @@ acquire_outputs = all_reduce.acquire_outputs
 all_reduce_symmetric = all_reduce.symmetric
 all_reduce_sum2 = all_reduce.sum2
 hyper_connection = _hyper_connection.Op(DISPATCH)
+linear_all_reduce = _linear_all_reduce.Op(DISPATCH)
 
-__all__ = ['acquire_outputs', 'all_reduce', 'all_reduce_sum2', 'all_reduce_symmetric', 'communicator', 'explain', 'hyper_connection', 'local_communicator', 'policy', 'stats', 'warm_up']
+__all__ = ['acquire_outputs', 'all_reduce', 'all_reduce_sum2', 'all_reduce_symmetric', 'communicator', 'explain', 'hyper_connection', 'linear_all_reduce', 'local_communicator', 'policy', 'stats', 'warm_up']

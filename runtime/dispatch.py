@@ -276,9 +276,14 @@ class Dispatch:
         for device in _current_devices() if devices is None else _checked_here(devices):
             for work in works:
                 fields = {name: low_end(value) for name, value in work.fields.items()}
+                operator = self._operator(work.family)
+                own = getattr(operator, "warm_up", None)  # of a family that does more than launch a plan
                 for kind in work.control.steps:
-                    request = self._operator(work.family).request_for(fields, kind)
-                    selection, _ = self._settle(request, device, chosen, comm, exact=False)
+                    request = operator.request_for(fields, kind)
+                    if own is not None:
+                        selection = own(request, device, chosen, comm)
+                    else:
+                        selection, _ = self._settle(request, device, chosen, comm, exact=False)
                     explanations.append(Explanation.of(selection))
         return tuple(explanations)
 

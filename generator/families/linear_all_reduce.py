@@ -39,6 +39,19 @@ QUANTISE_STEPS = 4
 """Words of a row that a thread keeps, if the row isn't longer than all threads keep then."""
 MOST_STEPS = 16
 LEAST_SCALE = 1 / (448 * 512)
+CAPABILITY = "linear_all_reduce_layout_1"
+"""Names `LinearLayout`; ranks whose layouts differ can't talk."""
+ARGUMENTS = {
+    "channels": "pointers[{}]",
+    "numel": "uint32",
+    "rows": "uint32",
+    "rank_base": "uint32",
+    "at": "uint64",
+    "begin_at": "uint64",
+    "stride": "uint64",
+    "timeout_ns": "uint64",
+}
+"""Arguments that aren't a pointer to a tensor; the ranks' number in braces."""
 
 PURPOSE = {
     "serial": "The plain linear, then the group's own all-reduce.",
@@ -112,19 +125,25 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
         )
     options: dict[str, Any] = {name: value for name, value in candidate.schedule().items() if name != "route"}
     capabilities: tuple[str, ...] = ()
+    layout = LinearLayout.of(workload)
     if isinstance(candidate, Grid):
-        layout = LinearLayout.of(workload)
         constants |= _exchange(workload, candidate, layout)
         kernels |= _peer_kernels(candidate)
         options |= {"partials_at": layout.partials, "channel_rows": workload.channel_rows}
-        capabilities = (f"linear_all_reduce_layout_{LAYOUT_VERSION}",)
+        capabilities = (CAPABILITY,)
     return Lowering(
         template="linear_all_reduce/linear.cu.j2",
         constants=constants,
         kernels=kernels,
         steps={"linear": tuple(kernels)},
         options=options,
+        arguments={
+            name: kind.format(workload.world_size)
+            for name, kind in ARGUMENTS.items()
+            if any(name in kernel.args for kernel in kernels.values())
+        },
         capabilities=capabilities,
+        channel=asdict(layout) if workload.channel_rows else {},
     )
 
 

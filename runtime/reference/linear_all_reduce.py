@@ -19,6 +19,7 @@ from ..device import Device, current
 from ..dispatch import Dispatch, chosen_policy
 from ..errors import LoadError, NotExact
 from ..explanation import Explanation
+from ..policy import Policy
 from ..selection import Choice, Selection
 from ..statistics import Tally, refuse
 from ..table import Candidate, FieldValue, Workload
@@ -263,22 +264,31 @@ class Op:
     def _decide(self, shape: Shape, device: Device, terms: Terms) -> tuple[Decision, Tally]:
         if terms.force is not None:
             return self._forced(shape, device, terms), Tally()
-        request, chosen = shape.request(), chosen_policy(terms.policy)
+        chosen = chosen_policy(terms.policy)
+        selection, decision = self._settle(shape.request(), device, chosen, terms.comm, terms.exact)
+        if selection.fallback is not None and policies.strict():
+            raise refuse(selection)
+        if terms.exact:
+            raise NotExact(
+                f"exact=True was asked for, and {FAMILY} {shape.label} is a library's GEMM on every route, whose order "
+                "of adding nobody states; pass exact=False"
+            )
+        return decision, self._dispatch.statistics.tally(selection)
+
+    def _settle(
+        self, request: Request, device: Device, policy: Policy, comm: Any, exact: bool = False
+    ) -> tuple[Selection, Decision]:
+        """Decide and load; a build that doesn't load is set aside with its reason, and it decides again."""
         while True:
-            selection = self._dispatch.select(request, device, chosen, terms.comm, terms.exact)
-            if selection.fallback is not None and policies.strict():
-                raise refuse(selection)
-            if terms.exact:
-                raise NotExact(
-                    f"exact=True was asked for, and {FAMILY} {shape.label} is a library's GEMM on every route, whose "
-                    "order of adding nobody states; pass exact=False"
-                )
+            selection = self._dispatch.select(request, device, policy, comm, exact)
             try:
-                decision = self._loaded(selection.chosen, device, terms.comm)
+                return selection, self._loaded(selection.chosen, device, comm)
             except LoadError as error:
                 self._dispatch.set_aside(selection, str(error))
-                continue
-            return decision, self._dispatch.statistics.tally(selection)
+
+    def warm_up(self, request: Request, device: Device, policy: Policy, comm: Any) -> Selection:
+        """Load what would be dispatched, as `Dispatch.warm_up` asks for it."""
+        return self._settle(request, device, policy, comm)[0]
 
     def _loaded(self, choice: Choice | None, device: Device, comm: Any) -> Decision:
         from ..linear.group import PLAIN, Decision

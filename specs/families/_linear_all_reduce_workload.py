@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from ..base import Count, Interval, Size, as_list, one_or_several, raise_findings
 from ..errors import Finding
@@ -18,6 +18,12 @@ Quantisation = Literal["none", "fp8_per_token"]
 Nonfinite = Literal["nan", "clean"]
 
 ELEMENT = 2
+ONE_OR_SEVERAL = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1},
+        {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1, "uniqueItems": True},
+    ]
+}
 MAX_CHANNEL = 2**31
 """Bytes; kernels count the words of a slice with 32 bits."""
 FP8_MULTIPLE = 16
@@ -72,8 +78,10 @@ class LinearAllReduceWorkload(Workload):
     """Number of ranks, or a list of them."""
     width: Count
     """N, columns of the result: the hidden size of the model."""
-    k: Count
-    """K, columns of x and of the weight on one rank."""
+    ks: Annotated[
+        tuple[Count, ...], BeforeValidator(as_list), Field(min_length=1, alias="k"), WithJsonSchema(ONE_OR_SEVERAL)
+    ]
+    """K, columns of x and of the weight on one rank; a list for several linears of this width, which share a channel."""
     m: Rows
     """M, rows of a call, with the cells that it is cut into."""
     quantisation: Quantisation = "none"
@@ -86,12 +94,24 @@ class LinearAllReduceWorkload(Workload):
     family: ClassVar[str] = "linear_all_reduce"
     SHORT_FORM: ClassVar[Mapping[str, str]] = {"w": "width", "k": "k", "m": "m", "tp": "world_size"}
 
+    @property
+    def k(self) -> int:
+        """K of a concrete workload.
+
+        Raises:
+            ValueError: it lists several.
+        """
+        if len(self.ks) != 1:
+            raise ValueError(f"this workload lists {len(self.ks)} K; take a concrete one from Spec.workloads().")
+        return self.ks[0]
+
     def expand(self) -> tuple[Self, ...]:
-        """Give the concrete workloads: every dtype with every world size and every cell of M."""
+        """Give the concrete workloads: every dtype with every world size, every K and every cell of M."""
         return tuple(
-            concrete.model_copy(update={"m": part})
+            concrete.model_copy(update={"ks": (k,), "m": part})
             for concrete in super().expand()
-            for part in concrete.m.parts()
+            for k in self.ks
+            for part in self.m.parts()
         )
 
     def fields(self) -> dict[str, FieldValue]:
