@@ -26,7 +26,7 @@ def collect(folder: Path) -> list[Artifact]:
     Raises:
         Exception: the first source that didn't compile; then nothing is written.
     """
-    jobs = [build.job for build in builds(plan_generation(find_workspace()))]
+    jobs = [build.job for build in builds(plan_generation(find_workspace())) if build.candidate.symbols]
     jobs += [Job(job.source, job.file_name, job.arch, "ptx") for job in jobs if job.arch == PTX_ARCH]
     artifacts: list[Artifact] = []
     for result in compile_all(jobs, workers=os.cpu_count() or 1):

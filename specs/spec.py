@@ -241,16 +241,16 @@ class Spec(Model):
         first: dict[str, int] = {}
         for index, candidate in candidates.items():
             if candidate.name in first:
-                message = (
-                    f'"{candidate.name}" is already the name of candidate[{first[candidate.name]}]; rename one.'
-                )
+                message = f'"{candidate.name}" is already the name of candidate[{first[candidate.name]}]; rename one.'
                 yield Finding(("candidate", index, "name"), message)
             first.setdefault(candidate.name, index)
         control = candidates.get(0)
         if control is None:
             return
         if cls.EXACT_CONTROL and control.contract != "exact":
-            message = f'the control "{control.name}" has contract "{control.contract}"; a control must be exact.'
+            message = (
+                f'the control "{control.name}" has contract "{control.contract}"; a control must be exact.'
+            )
             yield Finding(("candidate", 0, "contract"), message)
         for candidate in candidates.values():
             missing = [

@@ -33,7 +33,8 @@ def to_e4m3(values: F32) -> Codes:
     below, above = size - E4M3[upper - 1], E4M3[upper] - size
     up = (above < below) | ((above == below) & (upper % 2 == 0))
     codes = np.where(up, upper, upper - 1).astype(np.uint8)
-    signed: Codes = codes | (np.signbit(values).astype(np.uint8) << 7)
+    signs = np.where(np.signbit(values), np.uint8(0x80), np.uint8(0))
+    signed: Codes = codes | signs
     return signed
 
 
@@ -54,7 +55,7 @@ def quantise_rows(bits: Bits, dtype: str, nonfinite: Literal["nan", "clean"] = "
     finite = np.isfinite(x)
     x = np.where(finite, x, np.float32(0))
     largest = np.abs(x).max(axis=1, initial=0.0)
-    scales = np.maximum(divide(largest, np.float32(LARGEST)), LEAST_SCALE)
+    scales = np.maximum(divide(largest, np.full_like(largest, LARGEST)), LEAST_SCALE)
     scaled = np.clip(divide(x, scales[:, None]), -LARGEST, LARGEST)
     codes = to_e4m3(scaled)
     lost = ~finite.all(axis=1) if nonfinite == "nan" else np.zeros(len(x), bool)

@@ -1,8 +1,9 @@
 """Schedules of row-parallel linears: kernels of ours beside a library's GEMM, the channel, and how rows are cut.
 
 The arguments of a kernel, by name: `channels` is a struct of one pointer a rank, passed by value; `rank_base` is
-this rank, `numel` and `rows` are 32-bit, `at`, `stride` and `timeout_ns` 64-bit; all others are pointers. `at` counts
-bytes from the beginning of the partial sums, `begin_at` elements of the result, `stride` elements of what was fetched.
+this rank, `numel` and `rows` are 32-bit, `at`, `begin_at`, `stride` and `timeout_ns` 64-bit; all others are pointers.
+`at` counts bytes from the beginning of the partial sums, `begin_at` elements of the result, `stride` elements of what
+was fetched.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from ...specs.families._all_reduce_workload import BARRIERS, CHANNEL_CTAS, LAYOU
 from ...specs.families.linear_all_reduce import (
     MAX_SLICES,
     Grid,
-
     Linear,
     LinearAllReduceWorkload,
     SerialSm,
@@ -64,7 +64,7 @@ PURPOSE = {
 
 @dataclass(frozen=True, slots=True)
 class LinearLayout:
-    """Where the parts of a rank's channel begin, bytes; it follows from the workload, so that candidates share one."""
+    """Where the parts of a rank's channel begin, bytes; it follows from the workload, so candidates share one."""
 
     epochs: int
     """Epoch of the last meeting, for each CTA of a grid; this rank's alone."""

@@ -66,7 +66,9 @@ class Installation:
 
     def __str__(self) -> str:
         """A line for every row-parallel layer."""
-        return "\n".join(f"{'+' if layer.routed else '-'} {layer.name}: {layer.reason}" for layer in self.layers)
+        return "\n".join(
+            f"{'+' if layer.routed else '-'} {layer.name}: {layer.reason}" for layer in self.layers
+        )
 
 
 def row_parallel(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -85,13 +87,19 @@ def objection(module: Any, world_size: int) -> str | None:
     if "forward" in vars(module):
         return "its forward is already replaced, by an installation or by somebody else"
     if ranks != world_size or ranks == 1:
-        return f"it is shared by {ranks} ranks; the communicator has {world_size}, and one rank reduces nothing"
+        return (
+            f"it is shared by {ranks} ranks; the communicator has {world_size}, and one rank reduces nothing"
+        )
     if not getattr(module, "input_is_parallel", True):
         return "it splits its input itself"
     if bias is not None:
         return "it has a bias, which engines add in their own ways"
     if not isinstance(weight, torch.Tensor) or weight.dim() != 2 or weight.dtype not in FORMATS:
-        kind = f"{weight.dtype} of shape {tuple(weight.shape)}" if isinstance(weight, torch.Tensor) else "no tensor"
+        kind = (
+            f"{weight.dtype} of shape {tuple(weight.shape)}"
+            if isinstance(weight, torch.Tensor)
+            else "no tensor"
+        )
         return f"its weight is {kind}; served are matrices [N, K] of {', '.join(map(str, FORMATS))}"
     wanted = getattr(module, "output_size", weight.shape[0])
     if wanted != weight.shape[0]:

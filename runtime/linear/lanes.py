@@ -78,8 +78,8 @@ class CudaLanes:
         import torch
 
         self._device = device
-        self.side = CudaStream(torch.cuda.Stream(device, priority=HIGH))
-        self._events = [torch.cuda.Event() for _ in range(events)]
+        self.side = CudaStream(torch.cuda.Stream(device, priority=HIGH))  # type: ignore[no-untyped-call]
+        self._events = [torch.cuda.Event() for _ in range(events)]  # type: ignore[no-untyped-call]
         for event in self._events:
             self.side.record(event)
 

@@ -2,21 +2,20 @@
 
     linear_all_reduce(Tensor x, Tensor weight, Tensor? weight_scale, Tensor? bias, str group) -> Tensor
 
-A layer group is known to graphs by its name, because an operator takes no objects. How many rows there are is looked at
-inside: a traced graph is the same for every M, and for every verdict of the ledger.
+A layer group is known to graphs by its name, because an operator takes no objects. How many rows there are is
+looked at inside: a traced graph is the same for every M, and for every verdict of the ledger.
 """
 
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 
 from .group import LayerGroup
 
-SCHEMA = (
-    "linear_all_reduce(Tensor x, Tensor weight, Tensor? weight_scale, Tensor? bias, str group) -> Tensor"
-)
+SCHEMA = "linear_all_reduce(Tensor x, Tensor weight, Tensor? weight_scale, Tensor? bias, str group) -> Tensor"
 
 _groups: dict[str, LayerGroup] = {}
 _numbers = itertools.count()
@@ -41,8 +40,8 @@ def group_of(name: str) -> LayerGroup:
     found = _groups.get(name)
     if found is None:
         raise ValueError(
-            f"no layer group is called {name!r} in this process; install the model before it is compiled or a compiled "
-            "graph is loaded"
+            f"no layer group is called {name!r} in this process; install the model before it is compiled, or before "
+            "a compiled graph is loaded"
         )
     return found
 
@@ -67,7 +66,7 @@ def _fake(
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
-_library = torch.library.Library("kernwright", "FRAGMENT")
+_library: Any = torch.library.Library("kernwright", "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define(SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
 _library.impl("linear_all_reduce", _call, "CompositeExplicitAutograd")
 torch.library.register_fake("kernwright::linear_all_reduce", _fake, lib=_library)

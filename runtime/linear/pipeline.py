@@ -6,8 +6,8 @@ any number of rows, slices and delays. What must hold, and how it does:
 - a slice is reduced after its GEMM: the side waits for an event that the main stream records behind that GEMM;
 - the result is read after all reductions: the main stream waits for the side before the call returns, whatever
   happens in between, so that a capture never ends with a side that isn't joined;
-- partial sums aren't overwritten early: those of one call lie side by side, and the next call on the same scratch is on
-  the same stream, behind that wait;
+- partial sums aren't overwritten early: those of one call lie side by side, and the next call on the same scratch
+  is on the same stream, behind that wait;
 - nothing is allocated inside: partial sums are scratch that outlives the call, the result is the caller's.
 """
 

@@ -26,7 +26,7 @@ class GroupReduction:
     def __init__(
         self, partials: torch.Tensor, result: torch.Tensor, all_reduce: Callable[[torch.Tensor], None]
     ) -> None:
-        """Take scratch of at least the result's bytes (uint8), the result [M, N], and what reduces a tensor in place."""
+        """Take scratch (uint8) of at least the result's bytes, the result [M, N], and what reduces in place."""
         self._partials = partials[: result.nbytes].view(result.dtype).view(result.shape)
         self._result, self._all_reduce = result, all_reduce
 

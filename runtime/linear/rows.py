@@ -1,4 +1,4 @@
-"""A schedule out of the dispatch table, and the slices of rows that it asks for; integers alone, the same on all ranks."""
+"""A schedule out of the dispatch table, and the slices of rows that it asks for: integers, the same on all ranks."""
 
 from __future__ import annotations
 
@@ -93,6 +93,6 @@ def words_of(size: int) -> int:
 
 
 def parts_of(numel: int, ranks: int, element_bytes: int) -> list[tuple[int, int]]:
-    """The part of a slice that each rank adds, in elements: equal ones that begin at whole words; the last may be empty."""
+    """The part of a slice that each rank adds, in elements: equal ones, of whole words; the last may be empty."""
     each = -(-numel // (ranks * (WORD // element_bytes))) * (WORD // element_bytes)
     return [(min(rank * each, numel), min((rank + 1) * each, numel)) for rank in range(ranks)]

@@ -1,7 +1,7 @@
 """Memory and streams that outlive a call; they belong to a device, a stream and a layer group.
 
-Scratch grows and never shrinks. A buffer that a captured graph has seen stays alive for good, because the graph has its
-address; when more is needed, calls outside of that graph take a new one. Nothing is made while a graph is being
+Scratch grows and never shrinks. A buffer that a captured graph has seen stays alive for good, because the graph has
+its address; when more is needed, calls outside of that graph take a new one. Nothing is made while a graph is being
 captured: memory would come from the graph's own pool, and be lost to everybody else.
 """
 
@@ -45,8 +45,8 @@ class Scratch:
             if capturing:
                 have = 0 if self._buffer is None else self._buffer.numel()
                 raise NotWarm(
-                    f"linear_all_reduce needs {size} bytes of scratch on this stream, has {have}, and a CUDA graph is "
-                    "being captured; call it with as many rows on the capturing stream before, or prepare() it"
+                    f"linear_all_reduce needs {size} bytes of scratch on this stream, has {have}, and a CUDA graph "
+                    "is being captured; call it with as many rows on the capturing stream before, or prepare() it"
                 )
             if self._buffer is not None and self._captured:
                 self._kept.append(self._buffer)
@@ -56,7 +56,7 @@ class Scratch:
 
 
 class Pool:
-    """The scratch of a layer group, by device and stream, with spares for streams that are first seen in a capture."""
+    """The scratch of a layer group, by device and stream, with spares for streams first seen in a capture."""
 
     def __init__(self, make: Callable[[], Scratch]) -> None:
         """Hold what makes a scratch for the current device and stream."""

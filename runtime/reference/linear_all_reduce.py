@@ -270,8 +270,8 @@ class Op:
             raise refuse(selection)
         if terms.exact:
             raise NotExact(
-                f"exact=True was asked for, and {FAMILY} {shape.label} is a library's GEMM on every route, whose order "
-                "of adding nobody states; pass exact=False"
+                f"exact=True was asked for, and {FAMILY} {shape.label} is a library's GEMM on every route, whose "
+                "order of adding nobody states; pass exact=False"
             )
         return decision, self._dispatch.statistics.tally(selection)
 
@@ -318,9 +318,7 @@ class Op:
         for work, candidate in self._of_shape(shape):
             arch = serves(candidate.builds, device.arch)
             if candidate.name == terms.force and arch is not None:
-                return self._loaded(
-                    Choice(work, candidate, arch, candidate.builds[arch]), device, terms.comm
-                )
+                return self._loaded(Choice(work, candidate, arch, candidate.builds[arch]), device, terms.comm)
         names = ", ".join(candidate.name for _, candidate in self._of_shape(shape))
         raise ValueError(
             f"no candidate {terms.force!r} serves {shape.label} on {device}; the table has {names or 'none'}"
@@ -348,19 +346,27 @@ class Op:
         width, k = weight.shape
         for work in self._dispatch.table.workloads:
             fields = work.fields
-            alike = (fields.get("width"), fields.get("k"), fields.get("world_size")) == (width, k, comm.world_size)
+            alike = (fields.get("width"), fields.get("k"), fields.get("world_size")) == (
+                width,
+                k,
+                comm.world_size,
+            )
             if work.family != FAMILY or not alike or fields["quantisation"] != quantisation:
                 continue
             low = fields["m"][0] if isinstance(fields["m"], tuple) else fields["m"]
             request = Shape.of({**fields, "m": low}).request()
             if quantisation == "none" and fields["dtype"] != _dtype(weight):
                 continue
-            selection = self._dispatch.select(request, current(weight.device), chosen_policy(policy), comm, False)
+            selection = self._dispatch.select(
+                request, current(weight.device), chosen_policy(policy), comm, False
+            )
             chosen = selection.chosen
             if chosen is not None and chosen.candidate.route != "serial":
                 found[work.name] = f"{chosen.candidate.name} {chosen.build.sha256[:12]}"
             else:
-                reason = f"nothing is faster than the plain path here as far as records say: {_why(selection)}"
+                reason = (
+                    f"nothing is faster than the plain path here as far as records say: {_why(selection)}"
+                )
         return found, reason
 
     def _plain_all_reduce(self, comm: Any) -> Callable[[torch.Tensor], None]:
@@ -408,8 +414,8 @@ def _shape(x: torch.Tensor, weight: torch.Tensor, comm: Any, quantisation: str, 
 def _check_terms(terms: Terms) -> None:
     if getattr(terms.comm, "local_ranks", None) != 1:
         raise TypeError(
-            f"comm is {type(terms.comm).__name__}; it must be what communicator() of the dispatch module gave: one rank "
-            "a process"
+            f"comm is {type(terms.comm).__name__}; it must be what communicator() of the dispatch module gave: one "
+            "rank a process"
         )
     if terms.nonfinite not in ("nan", "clean"):
         raise ValueError(f"nonfinite is {terms.nonfinite!r}; allowed are nan and clean")

@@ -1,4 +1,4 @@
-"""What a `linear_all_reduce` spec asks for: the shape on one rank, rows by cell, quantisation (family text, section 2)."""
+"""What a `linear_all_reduce` spec asks for: the shape on one rank, rows by cell, quantisation (family text)."""
 
 from __future__ import annotations
 
@@ -79,9 +79,12 @@ class LinearAllReduceWorkload(Workload):
     width: Count
     """N, columns of the result: the hidden size of the model."""
     ks: Annotated[
-        tuple[Count, ...], BeforeValidator(as_list), Field(min_length=1, alias="k"), WithJsonSchema(ONE_OR_SEVERAL)
+        tuple[Count, ...],
+        BeforeValidator(as_list),
+        Field(min_length=1, alias="k"),
+        WithJsonSchema(ONE_OR_SEVERAL),
     ]
-    """K, columns of x and of the weight on one rank; a list for several linears of this width, which share a channel."""
+    """K, columns of x and of the weight on one rank; a list for linears of this width that share a channel."""
     m: Rows
     """M, rows of a call, with the cells that it is cut into."""
     quantisation: Quantisation = "none"
@@ -102,7 +105,9 @@ class LinearAllReduceWorkload(Workload):
             ValueError: it lists several.
         """
         if len(self.ks) != 1:
-            raise ValueError(f"this workload lists {len(self.ks)} K; take a concrete one from Spec.workloads().")
+            raise ValueError(
+                f"this workload lists {len(self.ks)} K; take a concrete one from Spec.workloads()."
+            )
         return self.ks[0]
 
     def expand(self) -> tuple[Self, ...]:
@@ -135,11 +140,14 @@ class LinearAllReduceWorkload(Workload):
         """Find shapes that the FP8 GEMM doesn't take, and options of a quantisation that isn't there."""
         size = self.channel_rows * self.width * ELEMENT
         if size > MAX_CHANNEL:
-            message = f"{self.channel_rows} rows of {self.width} have {size} bytes; a channel holds {MAX_CHANNEL} at most."
+            rows = f"{self.channel_rows} rows of {self.width}"
+            message = f"{rows} have {size} bytes; a channel holds {MAX_CHANNEL} at most."
             yield Finding(("channel_rows",), message)
         if self.quantisation == "none":
             if self.nonfinite != "nan":
-                message = f'found "{self.nonfinite}", but nothing is quantised; drop it, or state a quantisation.'
+                message = (
+                    f'found "{self.nonfinite}", but nothing is quantised; drop it, or state a quantisation.'
+                )
                 yield Finding(("nonfinite",), message)
             return
         for name in ("width", "k"):

@@ -69,7 +69,7 @@ class Linear(Candidate):
     def _own_problems(self) -> Iterator[Finding]:
         yield from super()._own_problems()
         if self.contract == "exact":
-            message = 'found "exact"; library GEMMs add in an order that nobody states: drop it, the default is "tolerance".'
+            message = 'found "exact"; a library GEMM adds in an order that nobody states: drop it, "tolerance" is the default.'
             yield Finding(("contract",), message)
 
 
@@ -208,10 +208,14 @@ class LinearAllReduceSpec(Spec):
     def findings(cls, workload: Workload | None, candidates: Mapping[int, Candidate]) -> Iterator[Finding]:
         """Find broken rules that reach over the parts of a file, and schedules that no cell would ever take."""
         yield from super().findings(workload, candidates)
-        cells = () if workload is None else workload.expand()
+        if not isinstance(workload, LinearAllReduceWorkload):
+            return
+        cells = workload.expand()
         for index, candidate in candidates.items():
-            if isinstance(candidate, Sliced) and cells and not any(map(candidate.serves, cells)):
-                message = f"found {candidate.min_m}, but M ends at {max(cell.m.max for cell in cells)}; lower it."
+            if isinstance(candidate, Sliced) and not any(map(candidate.serves, cells)):
+                message = (
+                    f"found {candidate.min_m}, but M ends at {max(cell.m.max for cell in cells)}; lower it."
+                )
                 yield Finding(("candidate", index, "min_m"), message)
 
     @classmethod

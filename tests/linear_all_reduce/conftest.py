@@ -5,17 +5,21 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from kernwright.emulator import Buffer, Launch, Object, compile_text
 from kernwright.evidence.oracle import storage
 from kernwright.evidence.oracle.all_reduce import all_reduce
 from kernwright.generator.environment import make_environment
 from kernwright.generator.families.linear_all_reduce import LinearLayout
 from kernwright.generator.sources import GeneratedCandidate, GeneratedWorkload, generate_workloads
+from kernwright.runtime.linear.reductions import CopyReduction, KernelReduction
+from kernwright.runtime.linear.rows import Slice, words_of
 from kernwright.specs import families, find_workspace, load_spec
 
 HERE = Path(__file__).parent
@@ -76,7 +80,9 @@ class Ranks:
         )
         return storage(self.dtype).store(spread.astype(np.float32))
 
-    def call(self, name: str, slices: list[int], given: Any = None, *, skip: tuple[int, ...] = ()) -> list[Buffer]:
+    def call(
+        self, name: str, slices: list[int], given: Any = None, *, skip: tuple[int, ...] = ()
+    ) -> list[Buffer]:
         """One call of slices of so many elements on all ranks but `skip`; gives the ranks' results."""
         total = sum(slices)
         partials = self.values(total) if given is None else given
@@ -89,7 +95,7 @@ class Ranks:
         for rank in range(self.ranks):
             if rank not in skip:
                 self.expected[results[rank]] = answer
-                Rank(self, name, rank).call(partials[rank], results[rank], slices)
+                Rank(self, name, rank, results[rank]).call(partials[rank], slices)
         return results
 
     def record(self, arrays: Any, rank: int) -> list[int]:
@@ -98,75 +104,70 @@ class Ranks:
 
 
 class Rank:
-    """One rank's launches."""
+    """One rank's launches, as the runtime's own reductions ask for them; memory is known by addresses."""
 
-    def __init__(self, group: Ranks, name: str, rank: int) -> None:
-        self.group, self.rank, self.name = group, rank, name
+    def __init__(self, group: Ranks, name: str, rank: int, result: Buffer) -> None:
+        self.group, self.rank = group, rank
         self.made = group.candidate(name)
         self.kernel = group.kernel(name)
-        self.layout = group.layout
+        self.addresses = tuple((peer + 1) << 40 for peer in range(group.ranks))
+        self.fetched = torch.empty(group.fetched[rank].array.nbytes, dtype=torch.uint8)
+        self.result = torch.empty((result.array.size, 1), dtype=getattr(torch, group.dtype))
+        self.places = [(address, group.channels[peer]) for peer, address in enumerate(self.addresses)]
+        self.places += [(self.fetched.data_ptr(), group.fetched[rank]), (self.result.data_ptr(), result)]
+        self.memory = torch.empty(0)
 
-    def call(self, partial: Any, result: Buffer, slices: list[int]) -> None:
-        at = begin = 0
-        places = []
-        for numel in slices:
-            places.append((begin, at, numel))
-            self.produce(partial[begin : begin + numel], at)
-            begin += numel
-            at += -(-numel * 2 // 16) * 16
+    def call(self, partial: Any, numels: list[int]) -> None:
+        begins = np.cumsum([0, *numels]).tolist()
+        at, slices = 0, []
+        for begin, end in pairwise(begins):
+            slices.append(Slice(begin, end, at))
+            self.produce(partial[begin:end], at)
+            at += words_of(2 * (end - begin)) * 16
+        reduction = self.reduction(tuple(slices))
+        for part in slices:
+            reduction.reduce(part)
+        reduction.close()
+
+    def reduction(self, slices: tuple[Slice, ...]) -> KernelReduction | CopyReduction:
         stages = self.made.lowering.options.get("stages")
-        for begin, at, numel in places:
-            if stages is None:
-                self.launch("reduce", result=result, begin_at=begin, numel=numel, at=at)
-            else:
-                self.exchange(result, begin, at, numel, stages)
-        if stages is not None:
-            self.launch("close", result=result, numel=sum(slices))
-
-    def exchange(self, result: Buffer, begin: int, at: int, numel: int, stages: int) -> None:
-        ranks, mine = self.group.ranks, self.rank
-        part = numel if stages == 1 else -(-numel // (8 * ranks)) * 8
-        spans = [(min(r * part, numel), min((r + 1) * part, numel)) for r in range(ranks)]
-        low, high = (0, numel) if stages == 1 else spans[mine]
-        where = self.layout.partials + at
-        self.launch("meet")
-        stride, fetched = self.layout.size // 2, self.group.fetched[mine]
-        for peer in range(ranks):
-            if peer != mine:
-                source = self.group.channels[peer]
-                self.copy(source, where + 2 * low, fetched, 2 * stride * peer, high - low)
-        if high > low:
-            self.launch(
-                "add", at=at + 2 * low, fetched=fetched, stride=stride, result=result,
-                begin_at=begin + low, numel=high - low,
-            )  # fmt: skip
-        if stages == 2:
-            self.launch("meet")
-            for peer in range(ranks):
-                if peer != mine:
-                    low, high = spans[peer]
-                    self.copy(self.group.channels[peer], where + 2 * low, result, 2 * (begin + low), high - low)
+        partials_at = self.group.layout.partials
+        if stages is None:
+            return KernelReduction(self, partials_at, self.result, self.launch)
+        size = CopyReduction.fetched_bytes(slices, 1, 2, self.group.ranks, stages)
+        fetched = self.fetched[:size]
+        return CopyReduction(self, partials_at, self.result, stages, fetched, self.launch, self.copy)
 
     def produce(self, bits: Any, at: int) -> None:
+        """The GEMM of a slice."""
         source = Buffer("partial", bits, "in", self.rank, (), self.group.dtype)
-        self.copy(source, 0, self.group.channels[self.rank], self.layout.partials + at, len(bits))
+        self.helper(source, 0, self.group.channels[self.rank], self.group.layout.partials + at, bits.nbytes)
 
-    def copy(self, source: Buffer, from_: int, target: Buffer, to: int, numel: int) -> None:
+    def copy(self, target: int, source: int, size: int) -> None:
         """What a copy engine does."""
-        if numel > 0:
-            args = (source, np.uint64(from_), target, np.uint64(to), np.uint32(numel))
-            self.group.launches.append(Launch(helper("copy"), "copy", (1, 1, 1), (1, 1, 1), args, rank=self.rank))
+        self.helper(*self.place(source), *self.place(target), size)
 
-    def launch(self, kernel: str, **given: Any) -> None:
+    def place(self, address: int) -> tuple[Buffer, int]:
+        """The buffer that an address lies in, and where."""
+        begin, buffer = max(place for place in self.places if place[0] <= address)
+        assert address - begin < buffer.array.nbytes
+        return buffer, address - begin
+
+    def helper(self, source: Buffer, from_: int, target: Buffer, to: int, size: int) -> None:
+        args = (source, np.uint64(from_), target, np.uint64(to), np.uint32(size // 2))
+        one = (1, 1, 1)
+        self.group.launches.append(Launch(helper("copy"), "copy", one, one, args, rank=self.rank))
+
+    def launch(self, kernel: str, **given: int) -> None:
         geometry = self.made.lowering.kernels[kernel]
+        types = {"numel": np.uint32, "at": np.uint64, "stride": np.uint64, "begin_at": np.uint64}
         arguments: dict[str, Any] = {
             "channels": tuple(self.group.channels),
             "rank_base": np.uint32(self.rank),
             "timeout_ns": np.uint64(30 * SECOND),
         }
-        types = {"numel": np.uint32, "at": np.uint64, "stride": np.uint64, "begin_at": np.uint64}
         for name, value in given.items():
-            arguments[name] = types[name](value) if name in types else value
+            arguments[name] = types[name](value) if name in types else self.place(value)[0]
         args = tuple(arguments[name] for name in geometry.args)
         symbol = self.made.symbols[kernel]
         self.group.launches.append(

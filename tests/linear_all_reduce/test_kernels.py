@@ -20,10 +20,11 @@ def calls(group, name, edits=(), dtype="bfloat16", ranks=2, count=3):
     return made
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize(("ranks", "seeds"), [(2, 20), (4, 6)])
+@pytest.mark.parametrize(
+    ("dtype", "ranks", "seeds"), [("float16", 2, 12), ("bfloat16", 2, 6), ("bfloat16", 4, 3)]
+)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_rank_has_the_ranks_sum(group, name, ranks, seeds, dtype):
+def test_every_rank_has_the_ranks_sum(group, name, dtype, ranks, seeds):
     made = calls(group, name, dtype=dtype, ranks=ranks)
     checked = check(made.launches, made.expected)
     assert not checked.problems, "\n".join(map(str, checked.problems))
@@ -51,7 +52,7 @@ def test_routes_share_one_channel(group):
     made = group("float16", 2)
     for name in ("one", "few", "two", "whole", "one"):
         made.call(name, [64, 33])
-    fuzzed = fuzz(made.launches, made.expected, 20)
+    fuzzed = fuzz(made.launches, made.expected, 8)
     assert not fuzzed.problems, str(fuzzed)
 
 
@@ -100,10 +101,8 @@ def test_the_end_of_a_call_is_needed(group, name):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("order", ["ACQUIRE", "RELEASE"])
 def test_acquire_and_release_are_needed(group, name, order):
-    old = {
-        "ACQUIRE": "__nv_atomic_load_n(const_cast<unsigned int*>(flag), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_SYSTEM)",
-        "RELEASE": "__nv_atomic_store_n(flag, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_SYSTEM)",
-    }[order]
+    call = {"ACQUIRE": "load_n(const_cast<unsigned int*>(flag)", "RELEASE": "store_n(flag, value"}[order]
+    old = f"__nv_atomic_{call}, __NV_ATOMIC_{order}, __NV_THREAD_SCOPE_SYSTEM)"
     edit = (old, old.replace(order, "RELAXED"))
     assert find_races(calls(group, name, (edit,), count=1).launches)
 

@@ -55,6 +55,28 @@ def test_fp8(found):
             assert lost == wanted == name.startswith("nan")
 
 
+def test_a_shape_of_the_library(found):
+    """On a CPU nothing of ours serves, and the reasons say so."""
+    for rank in found:
+        explained, error, fallbacks = rank["library"]
+        lines = explained.splitlines()
+        assert lines[0] == (
+            "bf16-w5120-k4096-m3-tp2, kind linear, on cpu, policy measured: reference (contract tolerance)"
+        )
+        assert (
+            "  - bf16-w5120-k4096-m1to2047-tp2 serial: the device is cpu; this candidate is built for sm_90"
+            in lines
+        )
+        assert (
+            "  - bf16-w5120-k4096-m2048to4095-tp2 copies_4: m is 3; this candidate serves 2048 to 4095"
+            in lines
+        )
+        assert lines[-1] == "  = reference: torch's GEMM, then the plain all-reduce"
+        assert error < 4e-3
+        assert fallbacks["device"] >= 1
+        assert rank["absence"] == "the ranks work on cpu tensors, and channels are memory of GPUs"
+
+
 def test_scratch_is_allocated_once_for_the_largest_call(found):
     for rank in found:
         before, after = rank["scratch"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -130,7 +131,7 @@ def test_the_side_is_joined_when_a_gemm_fails():
 def test_equal_slices_are_the_floors(count, m):
     slices = Schedule("sliced_nccl", (1,) * count).slices(m, ROW_BYTES)
     edges = [i * m // count for i in range(count + 1)]
-    wanted = [(a, b) for a, b in zip(edges, edges[1:], strict=False) if b > a]
+    wanted = [(a, b) for a, b in pairwise(edges) if b > a]
     assert [(part.begin, part.end) for part in slices] == wanted
     assert len(slices) == min(count, m)
 
@@ -162,6 +163,6 @@ def test_parts_cover_a_slice(numel, ranks, element):
     assert len(parts) == ranks
     assert parts[0][0] == 0
     assert parts[-1][1] == numel
-    assert all(a[1] == b[0] for a, b in zip(parts, parts[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in pairwise(parts))
     assert all(low * element % 16 == 0 for low, high in parts if high > low)
     assert max(high - low for low, high in parts) == parts[0][1]
