@@ -1774,7 +1774,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_4.sm_90.cu', '28e6d1a8bbe23bfb53989b0066b00c89b795919cfaef8c8156994e789d07484c'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_4.sm_90.cu', '9b239654bf8c69dc49a13fd2f32e3ddb9942486efc6a853ca54bebfd09e6f721'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -1786,7 +1786,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -1795,7 +1795,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_tail.sm_90.cu', '419c7e05b3d30689af46545ae444ed375de0e2fdd1d9e1e490e55677095869b5'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_tail.sm_90.cu', '49ffb0537341d2e01f32aacd8f729644ce1e1a34deaab9b5b596089e701128ae'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -1807,7 +1807,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -1816,7 +1816,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_free.sm_90.cu', 'fb3b149722809a76fc7410fe4b81caaecc6c62c5e9e24b75fed46c4febe57516'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_free.sm_90.cu', '5b3b62d6b5fc805f75edc8068b273c605ee121394c978dd0e5249107ccc8db98'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -1828,7 +1828,28 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_between.sm_90.cu', 'f8cfd77cfd127d62a2e535e2bdf06cc953be2bd2c3ca9ab02480d8cee8cd6650'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -1955,7 +1976,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_4.sm_90.cu', '7f286ad735516a7694d65a37e02f732ec84a5ef7dc507fd777f0bb9987adb38a'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_4.sm_90.cu', 'd34f0547a54a65366fa37f2580a55f8706c8934cca0306d4e339d49f0d98dce7'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -1967,7 +1988,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -1976,7 +1997,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_tail.sm_90.cu', 'fdae8fb62ab0069deaf1ba725aa3976e531f673a8f5b30df1fc45cfa2aaf77b0'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_tail.sm_90.cu', '7631c154cc2bc832672e1e517f96b495a5aae2753dc7d47ef23562131fbab76d'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -1988,7 +2009,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -1997,7 +2018,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_free.sm_90.cu', '1d3104b02fa6da815d4b4aedcab708ad54946efc1c133c1863ba28caa42ba1fb'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_free.sm_90.cu', 'f0aa1a1d12ed893129a8e8b42008d0df741d389eb5a36eb51834b05b5e8a8c89'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2009,7 +2030,28 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_between.sm_90.cu', 'e125f9712d35aa7985595e4f09799a3acd985052686569ffbecfb8e08014eca3'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -2136,7 +2178,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_4.sm_90.cu', 'b5853c7208ef77f0435740e493fec40ee45c190d01fa9f81dd1bc23377748dca'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_4.sm_90.cu', '66e420809e96dc1bb46ef32f6c2faf54cbcb65e482edcab9f93bd619b3d22304'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2148,7 +2190,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -2157,7 +2199,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_tail.sm_90.cu', '4da561bf2be32dff29d67e815c90f6b6987615844026b3afe8c93825e7808499'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_tail.sm_90.cu', 'ad09a768711fc5bce2bb7ec5972249af6954c40390a380fc6d4d05e4f441733f'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2169,7 +2211,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -2178,7 +2220,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_free.sm_90.cu', '726f0093dfaaad8010193faeb72ce55415bfc462ffe3ab71fc89d3c7570d1d1d'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_free.sm_90.cu', '2b17cc1831af6c0daaf585242da5d1129afc29c29b77973f7d50aefeff8d3279'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2190,7 +2232,28 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_between.sm_90.cu', 'f61140d18807d97dbd94830b404d3e7fc66d8547a83757c93d1042943f295b53'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -2362,7 +2425,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_4.sm_90.cu', 'a061743bba730e510f97ce325e00842f86a232c238a0b1140d0c4b04a6765611'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_4.sm_90.cu', 'c032351f9138bbaf21a443c238d2f2f3ae06298e0821b45623d8dff7c91f2512'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2374,7 +2437,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -2383,7 +2446,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_tail.sm_90.cu', '76fc18a3307c340b73cbc749b9cd3f3f9c8a2400af56a7d77c94f545288df230'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_tail.sm_90.cu', 'c585693fa91ba8b5d686fa4217e60f11976967590903aa0662a0942447bbf960'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2395,7 +2458,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -2404,7 +2467,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_free.sm_90.cu', 'c7952695c79ae85aa73271f8ffad840c7f1128dc8c47b74f9fe9d269c64ba9af'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_free.sm_90.cu', 'f2c45f064dba8a276f5935ee4503bd8ad17d8c76deff98f95ba2a2f0da21896e'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2416,7 +2479,28 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_between.sm_90.cu', '317a80e0941ef897be0dda8d23f0280abba1323a2535ee9dfc6ef37780206664'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -2543,7 +2627,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_4.sm_90.cu', 'd453c989a94a99173a550e09c8645724c627fb5dbcf36dea78e0638fd1fa0e8c'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_4.sm_90.cu', 'c776d521cf63a5786d2df8d245ad407dcbfe9af6bc3522d9a2b0b53b547f8543'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2555,7 +2639,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -2564,7 +2648,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_tail.sm_90.cu', 'c10f43f02e91e2f582b79b3d84e1b5ab67c150c4bb4f43347d69532144ab4714'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_tail.sm_90.cu', '8786ff3b3c5a71f0dd4dfadd81a1bfb807ddd491caa35b7c84e4e4cd27ae5493'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2576,7 +2660,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -2585,7 +2669,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_free.sm_90.cu', '644b23a2ed83086f4499b834b954837b9d4cf093dceea3b8b520aea1062c57a1'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_free.sm_90.cu', '1836bd9062013590c66be8992bb39c033eb2cff655abf8a3b7335708cf2b5614'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2597,7 +2681,28 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_between.sm_90.cu', 'd9498383610fb97edb4969e54ced03b6dc186d40e7eeb4ed47880b2960d4f377'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -2724,7 +2829,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_4.sm_90.cu', 'e00306ce45ff458705de2e990b6f34f628fae2d9df664c58519a2e9f5bd745c4'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_4.sm_90.cu', '208fc7967a493c7b9cf654f6acc3d7e5f6c925ed401f1bd23907a31110ace828'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2736,7 +2841,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -2745,7 +2850,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_tail.sm_90.cu', '8e08bb1fb85646b63fec9258b7389fe726c9eec96ac7f2c97a8b25ac6618de1b'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_tail.sm_90.cu', 'cc8f2f61a48d309872133ae55c9ea6d1041f07a5444b44398eff6628bc0b8c2d'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2757,7 +2862,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -2766,7 +2871,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_free.sm_90.cu', '83f892d9f8a6c57d220d827ec9442e86df7da3e4f3afdb919b5dd78d666d4629'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_free.sm_90.cu', 'b1aca28dda6164aac8d1423ad45ea5d4f0a3ad24ff9564e2d100a32b753a97f0'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2778,7 +2883,28 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_between.sm_90.cu', '7e76f9f371555924b983f0420f9478141152ee2d1279a228a1ba1540d8978676'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -2950,7 +3076,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_4.sm_90.cu', 'ad46d38d25a112535a80e68ccec1ea08cd96d3e565e3a299eaeba81d08780b39'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_4.sm_90.cu', '2ae304e46791fd165ed5c6ec174af4fe9a768e821cd3d9a4b7802cb5193e5515'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2962,7 +3088,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -2971,7 +3097,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_tail.sm_90.cu', '9bc60865bc874a19b34f2726aa0ba7bb213a4945524baf8d8ac246e0917676f8'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_tail.sm_90.cu', '2d92f01ce370fe5344846d7ee2ab4df520a7c70967fcc166a12fe0d308479ec6'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2983,7 +3109,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -2992,7 +3118,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_free.sm_90.cu', 'e04160e471ae40cc92916a350198966c80ad9d15bf9a932f5d160afa4d8374f3'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_free.sm_90.cu', 'cbe0208737437f38326671946e633dbec8a2480fc3f40c6e4180e747ecd79e2d'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3004,7 +3130,28 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_between.sm_90.cu', '211c4ff41b751928dd85ef4c5e51c13ac22af843fb207622d31fb33184125443'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -3131,7 +3278,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_4.sm_90.cu', '69d317095738b1e48bce4f7b94522e31b22fe1e73c17821028eb80b121e6b633'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_4.sm_90.cu', 'a5791f2fd5c4438efba5757f5fe48f5cb142ae56b3911a839d5e004d4f63bbad'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3143,7 +3290,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -3152,7 +3299,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_tail.sm_90.cu', 'c4aeaf5ce799041c5f41d8b2fe570f4d571ce4341b35337a0aca82d44c5595b4'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_tail.sm_90.cu', '46f0e974e523da85360891b7f6b4eb069c83d0789d22f94e8ea92fa09c73aa80'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3164,7 +3311,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -3173,7 +3320,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_free.sm_90.cu', '9bb3f28db0b2dfb4a3b70cd056fa6aa1c245a495006e8cb9eb1ee536a675d018'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_free.sm_90.cu', '6436fff28467db7f3c24603cace74e90a51a27e725f7141953eea4b0d835422b'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3185,7 +3332,28 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_between.sm_90.cu', '9e7fb2526f952f09293968691aa5336293ff20df7e8b6b37f89f9726ec6f7828'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -3312,7 +3480,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_4.sm_90.cu', 'c3b6c3a0be89ab22535624e16eca06eaee5dcd0316fb00af4301897918a69a54'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_4.sm_90.cu', '2dc76b75f4d77a66a8c5b9efd45efb65107f2590a0c91b1d0515b2434580aeef'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3324,7 +3492,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -3333,7 +3501,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_tail.sm_90.cu', '6872b39f2a68131671b40f0ea80644ebd5d75cd41a65149410b981d7b0937323'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_tail.sm_90.cu', 'e145f4526e606809facd65e897253d2538679d9612b1c19894737a1205e40dce'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3345,7 +3513,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
@@ -3354,7 +3522,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_free.sm_90.cu', 'dcc4c84ce35f002577bff9411392aebef6b4beffe763a297b5219693935a31f6'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_free.sm_90.cu', '8d7baa7492d149d33dafdb176e288ed39548456da696cd22904d2c6f19357e72'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3366,7 +3534,28 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_between.sm_90.cu', 'c407c583bbb45cb5ec40f30469f7c08b1c03083cc707c40e9e853b1e7e5880fe'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),

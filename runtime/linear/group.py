@@ -20,7 +20,7 @@ from .pipeline import run
 from .quantise import Nonfinite, quantise_rows
 from .reductions import CopyReduction, GroupReduction, KernelReduction
 from .rows import Schedule, Slice
-from .scratch import MOST_SLICES, Pool, Scratch
+from .scratch import MOST_EVENTS, Pool, Scratch
 
 if TYPE_CHECKING:
     from ..communicator.channel import Channel
@@ -123,7 +123,7 @@ class LayerGroup:
             with leaving_free(schedule.free_sms):
                 gemm(part.begin, part.end, reduction.partial(part))
 
-        run(slices, lanes, multiply, reduction)
+        run(slices, lanes, multiply, reduction, schedule.additions)
 
     def _reduction(
         self, decision: Decision, slices: tuple[Slice, ...], result: torch.Tensor
@@ -191,7 +191,7 @@ class LayerGroup:
         device = self.comm.device
         if device.type != "cuda":
             return Scratch(lambda size: torch.empty(size, dtype=torch.uint8, device=device), IN_ORDER)
-        lanes = CudaLanes(device, MOST_SLICES + 1)
+        lanes = CudaLanes(device, MOST_EVENTS)
         return Scratch(lambda size: torch.empty(size, dtype=torch.uint8, device=device), lanes)
 
     def prepare(self, size: int, streams: int = 1) -> None:

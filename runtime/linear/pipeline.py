@@ -4,6 +4,8 @@ Everything here is written against protocols, so that a recorder can stand in fo
 any number of rows, slices and delays. What must hold, and how it does:
 
 - a slice is reduced after its GEMM: the side waits for an event that the main stream records behind that GEMM;
+- a slice that is added on the main stream is fetched before, and its sums are fetched after: each side waits for the
+  other's event;
 - the result is read after all reductions: the main stream waits for the side before the call returns, whatever
   happens in between, so that a capture never ends with a side that isn't joined;
 - partial sums aren't overwritten early: those of one call lie side by side, and the next call on the same scratch
@@ -17,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from .rows import Slice
+from .rows import Additions, Slice
 
 
 class Stream(Protocol):
@@ -51,15 +53,25 @@ class Lanes(Protocol):
 class Reduction(Protocol):
     """How partial sums of all ranks become a result; its methods enqueue on the current stream."""
 
-    def reduce(self, part: Slice) -> None:
-        """Add the ranks' partial sums of a slice, into its rows of the result."""
+    def begin(self, part: Slice) -> None:
+        """Do what can be done with a slice that has been multiplied: reduce it, or fetch what others have of it."""
+
+    def add(self, part: Slice) -> None:
+        """Add what was fetched, if `begin` didn't reduce."""
+
+    def end(self, part: Slice) -> None:
+        """Fetch the sums that others have added, if there are any."""
 
     def close(self) -> None:
         """End the call: its partial sums may be overwritten, here and by peers."""
 
 
 def run(
-    slices: Sequence[Slice], lanes: Lanes, multiply: Callable[[Slice], None], reduction: Reduction
+    slices: Sequence[Slice],
+    lanes: Lanes,
+    multiply: Callable[[Slice], None],
+    reduction: Reduction,
+    additions: Additions = "side",
 ) -> None:
     """Multiply and reduce all slices; on return the caller's stream is behind all of it.
 
@@ -68,24 +80,52 @@ def run(
         lanes: where work is enqueued.
         multiply: enqueues the GEMM of a slice, into its partial sums.
         reduction: enqueues the rest.
+        additions: on the side stream a slice is added as soon as it can be, beside a GEMM that leaves SMs free; on
+            the main stream it is added behind the next slice's GEMM, on all SMs.
     """
     main, side = lanes.main, lanes.side
     if side is main:
         for part in slices:
             multiply(part)
-            reduction.reduce(part)
+            _reduce(reduction, part)
         reduction.close()
         return
-    *produced, done = lanes.events(len(slices) + 1)
+    count = len(slices)
+    events = lanes.events(3 * count + 1)
+    produced, fetched, added = events[:count], events[count : 2 * count], events[2 * count : 3 * count]
+    done = events[-1]
+
+    def add(index: int) -> None:
+        main.wait(fetched[index])
+        reduction.add(slices[index])
+        main.record(added[index])
+        side.wait(added[index])
+        with side.enqueue():
+            reduction.end(slices[index])
+
     try:
-        for part, event in zip(slices, produced, strict=True):
+        for index, part in enumerate(slices):
             multiply(part)
-            main.record(event)
-            side.wait(event)
+            main.record(produced[index])
+            side.wait(produced[index])
             with side.enqueue():
-                reduction.reduce(part)
+                if additions == "side":
+                    _reduce(reduction, part)
+                else:
+                    reduction.begin(part)
+                    side.record(fetched[index])
+            if additions == "main" and index:
+                add(index - 1)
+        if additions == "main":
+            add(count - 1)
         with side.enqueue():
             reduction.close()
     finally:
         side.record(done)
         main.wait(done)
+
+
+def _reduce(reduction: Reduction, part: Slice) -> None:
+    reduction.begin(part)
+    reduction.add(part)
+    reduction.end(part)

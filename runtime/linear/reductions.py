@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from .rows import Slice, parts_of
+from .rows import WORD, Slice, parts_of, words_of
 
 if TYPE_CHECKING:
     import torch
@@ -34,11 +34,17 @@ class GroupReduction:
         """Where the GEMM of a slice writes."""
         return self._partials[part.begin : part.end]
 
-    def reduce(self, part: Slice) -> None:
-        """As the protocol says."""
+    def begin(self, part: Slice) -> None:
+        """Reduce it."""
         partial = self.partial(part)
         self._all_reduce(partial)
         self._result[part.begin : part.end].copy_(partial)
+
+    def add(self, part: Slice) -> None:
+        """Nothing to do."""
+
+    def end(self, part: Slice) -> None:
+        """Nothing to do."""
 
     def close(self) -> None:
         """Nothing to do: peers read nothing here."""
@@ -87,10 +93,16 @@ class KernelReduction(ChannelPartials):
         super().__init__(peers, partials_at, result)
         self._launch = launch
 
-    def reduce(self, part: Slice) -> None:
-        """As the protocol says."""
+    def begin(self, part: Slice) -> None:
+        """Reduce it."""
         begin, numel = self._span(part)
         self._launch("reduce", at=part.at, result=self._result.data_ptr(), begin_at=begin, numel=numel)
+
+    def add(self, part: Slice) -> None:
+        """Nothing to do."""
+
+    def end(self, part: Slice) -> None:
+        """Nothing to do."""
 
     def close(self) -> None:
         """Nothing to do: the kernel's second barrier said that all ranks have read."""
@@ -122,47 +134,67 @@ class CopyReduction(ChannelPartials):
         """
         super().__init__(peers, partials_at, result)
         self._stages, self._fetched, self._launch, self._copy = stages, fetched, launch, copy
-        self._others = [rank for rank in range(len(peers.addresses)) if rank != peers.rank]
-        self._stride = fetched.numel() // len(peers.addresses)
+        self._ranks = len(peers.addresses)
+        self._others = [rank for rank in range(self._ranks) if rank != peers.rank]
+        self._stride = fetched.numel() // (2 * self._ranks)
 
     @staticmethod
     def fetched_bytes(slices: tuple[Slice, ...], width: int, element: int, ranks: int, stages: int) -> int:
-        """Scratch that the slices of a call need."""
+        """Scratch that the slices of a call need: two take turns, so that one is fetched while one is added."""
         largest = max((part.end - part.begin) * width for part in slices)
         if stages == 2:
             begin, end = parts_of(largest, ranks, element)[0]
             largest = end - begin
-        return ranks * (largest * element // 16 + 1) * 16
+        return 2 * ranks * words_of(largest * element) * WORD
 
-    def reduce(self, part: Slice) -> None:
-        """As the protocol says."""
-        begin, numel = self._span(part)
-        parts = parts_of(numel, len(self._peers.addresses), self._element)
-        low, high = (0, numel) if self._stages == 1 else parts[self._peers.rank]
+    def begin(self, part: Slice) -> None:
+        """Fetch this rank's part from all peers, when they have it."""
+        low, high = self._own(part)
         self._launch("meet")
         if high > low:
             for rank in self._others:
-                self._fetch(rank, part.at, low, high, self._fetched.data_ptr() + rank * self._stride)
+                self._fetch(rank, part.at, low, high, self._fetched_at(part) + rank * self._stride)
+
+    def add(self, part: Slice) -> None:
+        """Add it."""
+        low, high = self._own(part)
+        begin, _ = self._span(part)
+        if high > low:
             self._launch(
                 "add",
                 at=part.at + low * self._element,
-                fetched=self._fetched.data_ptr(),
+                fetched=self._fetched_at(part),
                 stride=self._stride // self._element,
                 result=self._result.data_ptr(),
                 begin_at=begin + low,
                 numel=high - low,
             )
-        if self._stages == 2:
-            self._launch("meet")
-            for rank in self._others:
-                low, high = parts[rank]
-                if high > low:
-                    target = self._result.data_ptr() + (begin + low) * self._element
-                    self._fetch(rank, part.at, low, high, target)
+
+    def end(self, part: Slice) -> None:
+        """In two stages: fetch the other parts' sums from those who have added them."""
+        if self._stages == 1:
+            return
+        begin, numel = self._span(part)
+        self._launch("meet")
+        for rank, (low, high) in enumerate(parts_of(numel, self._ranks, self._element)):
+            if rank != self._peers.rank and high > low:
+                target = self._result.data_ptr() + (begin + low) * self._element
+                self._fetch(rank, part.at, low, high, target)
 
     def close(self) -> None:
         """All ranks have fetched; a result that lacks something is NaN."""
         self._launch("close", result=self._result.data_ptr(), numel=self._result.numel())
+
+    def _own(self, part: Slice) -> tuple[int, int]:
+        """The elements of a slice that this rank adds."""
+        _, numel = self._span(part)
+        return (
+            (0, numel) if self._stages == 1 else parts_of(numel, self._ranks, self._element)[self._peers.rank]
+        )
+
+    def _fetched_at(self, part: Slice) -> int:
+        """Where what is fetched of a slice lies."""
+        return self._fetched.data_ptr() + part.index % 2 * self._ranks * self._stride
 
     def _fetch(self, rank: int, at: int, low: int, high: int, target: int) -> None:
         source = self._peers.addresses[rank] + self._at + at + low * self._element

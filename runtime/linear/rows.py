@@ -10,6 +10,9 @@ from typing import Any, Literal
 WORD = 16
 """Bytes; slices and parts of them begin at whole words."""
 
+Additions = Literal["side", "main"]
+"""The stream on which slices that were fetched are added."""
+
 Transport = Literal["group", "reduce", "copies"]
 """Who reduces: the process group, our kernel on a few SMs, or copy engines with a local addition."""
 
@@ -27,6 +30,7 @@ TRANSPORTS: Mapping[str, Transport] = {
 class Slice:
     """Rows `begin` to `end`, and where their partial sums lie."""
 
+    index: int
     begin: int
     end: int
     at: int
@@ -48,6 +52,8 @@ class Schedule:
     """SMs that the GEMM is asked to leave free."""
     stages: int = 1
     """Of transport `copies`: 1 fetches whole slices, 2 its part of a slice and then the others' sums."""
+    additions: Additions = "side"
+    """Of transport `copies`: where slices are added."""
     partials_at: int = 0
     """Where the partial sums begin in a channel, bytes."""
     channel_rows: int = 0
@@ -58,7 +64,8 @@ class Schedule:
         """The schedule of a candidate: its route and options as the dispatch table has them."""
         names = ("align", "min_m", "free_sms", "stages", "partials_at", "channel_rows")
         stated = {name: int(options[name]) for name in names if name in options}
-        return cls(route, tuple(options.get("slices", (1,))), **stated)
+        additions: Additions = "main" if options.get("additions") == "main" else "side"
+        return cls(route, tuple(options.get("slices", (1,))), additions=additions, **stated)
 
     @property
     def transport(self) -> Transport:
@@ -79,10 +86,11 @@ class Schedule:
         """Cut `m` rows; slices without a row are left out, so there may be fewer than asked for, at least one."""
         total = sum(self.weights)
         edges = [m * share // total // self.align * self.align for share in accumulate(self.weights)]
-        cut, at = [], 0
+        cut: list[Slice] = []
+        at = 0
         for begin, end in pairwise((0, *edges[:-1], m)):
             if end > begin:
-                cut.append(Slice(begin, end, at))
+                cut.append(Slice(len(cut), begin, end, at))
                 at += words_of((end - begin) * row_bytes) * WORD
         return tuple(cut)
 

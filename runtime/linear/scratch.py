@@ -16,8 +16,8 @@ from ..errors import NotWarm
 if TYPE_CHECKING:
     import torch
 
-MOST_SLICES = 64
-"""Of a schedule; the specs allow no more."""
+MOST_EVENTS = 3 * 64 + 1
+"""Of a call: three a slice, of which the specs allow 64, and one at the end."""
 
 Key = tuple[object, int]
 """A device and the handle of a stream."""

@@ -69,7 +69,7 @@ class Linear(Candidate):
     def _own_problems(self) -> Iterator[Finding]:
         yield from super()._own_problems()
         if self.contract == "exact":
-            message = 'found "exact"; a library GEMM adds in an order that nobody states: drop it, "tolerance" is the default.'
+            message = 'found "exact"; a library GEMM adds in an order that nobody states: drop this key.'
             yield Finding(("contract",), message)
 
 
@@ -181,11 +181,13 @@ class SlicedCopyEngine(Sliced, Grid):
     """CTAs of the local addition."""
     stages: Literal[1, 2] = 2
     """1: every rank fetches and adds whole slices. 2: it adds its part of a slice and fetches the others' sums."""
+    additions: Literal["side", "main"] = "side"
+    """Where slices are added: beside the GEMM, for which it must leave SMs free, or between GEMMs, on all SMs."""
     KERNELS: ClassVar[tuple[str, ...]] = ("quantise", "meet", "add", "close")
 
     def schedule(self) -> Schedule:
-        """Add the number of stages."""
-        return {**super().schedule(), "stages": self.stages}
+        """Add the number of stages, and where slices are added."""
+        return {**super().schedule(), "stages": self.stages, "additions": self.additions}
 
 
 Route = Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ from kernwright.evidence.oracle.all_reduce import all_reduce
 from kernwright.generator.environment import make_environment
 from kernwright.generator.families.linear_all_reduce import LinearLayout
 from kernwright.generator.sources import GeneratedCandidate, GeneratedWorkload, generate_workloads
+from kernwright.runtime.linear.pipeline import run
 from kernwright.runtime.linear.reductions import CopyReduction, KernelReduction
 from kernwright.runtime.linear.rows import Slice, words_of
 from kernwright.specs import families, find_workspace, load_spec
@@ -62,8 +64,9 @@ class Ranks:
         self.rng = np.random.default_rng(self.seed)
         size = self.layout.size
         self.channels = [Buffer.inout("channel", np.zeros(size, np.uint8), rank=r) for r in range(self.ranks)]
-        slots = self.ranks * size
-        self.fetched = [Buffer.inout("fetched", np.zeros(slots, np.uint8), rank=r) for r in range(self.ranks)]
+        slots = np.zeros(self.ranks * size, np.uint8)
+        self.fetched = [[Buffer.inout("fetched", slots, rank=r) for _ in range(2)] for r in range(self.ranks)]
+        """For the two slices that take turns."""
 
     def candidate(self, name: str) -> GeneratedCandidate:
         return next(c for c in self.entry.candidates if c.candidate.name == name)
@@ -103,6 +106,25 @@ class Ranks:
         return words[self.layout.record // 4 :][:7].tolist()
 
 
+class OneStream:
+    """The emulator knows no events: streams of a rank are one, in the order in which things are enqueued."""
+
+    def record(self, _event: object) -> None: ...
+
+    def wait(self, _event: object) -> None: ...
+
+    def enqueue(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class OneLane:
+    def __init__(self) -> None:
+        self.main, self.side = OneStream(), OneStream()
+
+    def events(self, count: int) -> list[None]:
+        return [None] * count
+
+
 class Rank:
     """One rank's launches, as the runtime's own reductions ask for them; memory is known by addresses."""
 
@@ -111,23 +133,21 @@ class Rank:
         self.made = group.candidate(name)
         self.kernel = group.kernel(name)
         self.addresses = tuple((peer + 1) << 40 for peer in range(group.ranks))
-        self.fetched = torch.empty(group.fetched[rank].array.nbytes, dtype=torch.uint8)
+        self.fetched = torch.empty(2 * group.ranks * group.layout.size, dtype=torch.uint8)
         self.result = torch.empty((result.array.size, 1), dtype=getattr(torch, group.dtype))
         self.places = [(address, group.channels[peer]) for peer, address in enumerate(self.addresses)]
-        self.places += [(self.fetched.data_ptr(), group.fetched[rank]), (self.result.data_ptr(), result)]
+        self.places.append((self.result.data_ptr(), result))
         self.memory = torch.empty(0)
 
     def call(self, partial: Any, numels: list[int]) -> None:
         begins = np.cumsum([0, *numels]).tolist()
         at, slices = 0, []
         for begin, end in pairwise(begins):
-            slices.append(Slice(begin, end, at))
+            slices.append(Slice(len(slices), begin, end, at))
             self.produce(partial[begin:end], at)
             at += words_of(2 * (end - begin)) * 16
-        reduction = self.reduction(tuple(slices))
-        for part in slices:
-            reduction.reduce(part)
-        reduction.close()
+        additions = self.made.lowering.options.get("additions", "side")
+        run(slices, OneLane(), lambda _: None, self.reduction(tuple(slices)), additions)
 
     def reduction(self, slices: tuple[Slice, ...]) -> KernelReduction | CopyReduction:
         stages = self.made.lowering.options.get("stages")
@@ -136,6 +156,8 @@ class Rank:
             return KernelReduction(self, partials_at, self.result, self.launch)
         size = CopyReduction.fetched_bytes(slices, 1, 2, self.group.ranks, stages)
         fetched = self.fetched[:size]
+        turns = [fetched.data_ptr(), fetched.data_ptr() + size // 2]
+        self.places += zip(turns, self.group.fetched[self.rank], strict=True)
         return CopyReduction(self, partials_at, self.result, stages, fetched, self.launch, self.copy)
 
     def produce(self, bits: Any, at: int) -> None:

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from kernwright.emulator import Schedule, check, find_races, fuzz, run, schedules
 
-NAMES = ("whole", "few", "one", "two")
-COPIES = ("one", "two")
+NAMES = ("whole", "few", "one", "two", "between")
+TEXTS = ("few", "one", "two")
+"""All that differ in more than a grid."""
+COPIES = ("one", "two", "between")
 SLICES = ([9, 40, 131], [131, 8, 3], [301])
 """Elements of the slices of calls that follow each other: odd sizes, parts that some ranks haven't, and a first slice
 that lies where the last one of the call before lay."""
@@ -42,7 +44,7 @@ def test_a_thousand_schedules(group, name, ranks):
     assert not fuzzed.problems, str(fuzzed)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TEXTS)
 def test_no_race(group, name):
     assert find_races(calls(group, name, count=2).launches) == ()
 
@@ -85,7 +87,7 @@ def without(made, kernel: str, nth: int):
     return made
 
 
-@pytest.mark.parametrize(("name", "meetings"), [("one", 3), ("two", 6)])
+@pytest.mark.parametrize(("name", "meetings"), [("one", 3), ("two", 6), ("between", 6)])
 def test_every_meeting_is_needed(group, name, meetings):
     """Of the first call, which has three slices."""
     for nth in range(meetings):
@@ -98,7 +100,7 @@ def test_the_end_of_a_call_is_needed(group, name):
     assert found(without(calls(group, name, count=2), "close", 0))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("order", ["ACQUIRE", "RELEASE"])
 def test_acquire_and_release_are_needed(group, name, order):
     call = {"ACQUIRE": "load_n(const_cast<unsigned int*>(flag)", "RELEASE": "store_n(flag, value"}[order]

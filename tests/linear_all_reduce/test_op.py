@@ -9,12 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from kernwright.runtime.linear.rows import Schedule
 
 WORKER = Path(__file__).parent / "worker.py"
-SCHEDULE = (
-    "Schedule(route='sliced_nccl', weights=(1, 1), align=1, min_m=16, free_sms=0, stages=1, partials_at=0, "
-    "channel_rows=0)"
-)
+SCHEDULE = str(Schedule("sliced_nccl", (1, 1), min_m=16))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import pairwise
+from dataclasses import replace
+from itertools import pairwise, repeat
 
 import pytest
 from hypothesis import given, settings
@@ -32,46 +33,60 @@ class Recording:
     def multiply(self, part) -> None:
         self.lanes.add("multiply", self.call, part)
 
-    def reduce(self, part) -> None:
-        self.lanes.add("reduce", self.call, part)
+    def begin(self, part) -> None:
+        self.lanes.add("begin", self.call, part)
+
+    def add(self, part) -> None:
+        self.lanes.add("add", self.call, part)
+
+    def end(self, part) -> None:
+        self.lanes.add("end", self.call, part)
 
     def close(self) -> None:
         self.lanes.add("close", self.call, None)
 
 
-def played(schedule: Schedule, rows: list[int], seed: int, **options):
+def played(schedule: Schedule, rows: list[int], seed: int | None, **options):
     """What happens when calls of so many rows follow each other, each with somebody who reads its result."""
     lanes = RecordedLanes(overlapped=schedule.overlapped, **options)
     for call, m in enumerate(rows):
         slices = schedule.slices(m, ROW_BYTES)
         recording = Recording(lanes, call)
-        run(slices, lanes, recording.multiply, recording)
+        run(slices, lanes, recording.multiply, recording, schedule.additions)
         lanes.add("read", call, None)
-    return lanes.play(delays(random.Random(seed)))
+    return lanes.play(repeat(1.0) if seed is None else delays(random.Random(seed)))
+
+
+STEPS = ("multiply", "begin", "add", "end")
+"""Of a slice, one after the other."""
 
 
 def faults(schedule: Schedule, rows: list[int], work) -> list[str]:
     """What must not happen, and did."""
     found = []
-    of = {(w.what[0], w.what[1], w.what[2]): w for w in work}
+    of = {w.what: w for w in work}
     if len(of) != len(work):
         found.append("something happened twice")
     for call, m in enumerate(rows):
         slices = schedule.slices(m, ROW_BYTES)
-        if {p for kind, c, p in of if (kind, c) == ("reduce", call)} != set(slices):
-            found.append(f"call {call} doesn't reduce every slice once")
+        found += [
+            f"call {call} doesn't {step} every slice once"
+            for step in STEPS
+            if {p for kind, c, p in of if (kind, c) == (step, call)} != set(slices)
+        ]
+        if found:
             continue
         close, read = of["close", call, None], of["read", call, None]
         for part in slices:
-            product, reduction = of["multiply", call, part], of["reduce", call, part]
-            if reduction.began < product.ended:
-                found.append(f"call {call} reduces rows from {part.begin} before they are multiplied")
-            if read.began < reduction.ended or close.began < reduction.ended:
-                found.append(f"call {call} is read or closed before rows from {part.begin} are reduced")
-            if call and product.began < of["close", call - 1, None].ended:
+            steps = [of[step, call, part] for step in STEPS]
+            for before, after in pairwise([*steps, close, read]):
+                if after.began < before.ended:
+                    found.append(f"{after.what} before {before.what}")
+            if call and steps[0].began < of["close", call - 1, None].ended:
                 found.append(f"call {call} writes partial sums before call {call - 1} has ended")
-        if read.began < close.ended:
-            found.append(f"call {call} is read before it is closed")
+            later = [other for other in slices if other.index == part.index + 2]
+            if later and of["begin", call, later[0]].began < steps[2].ended:
+                found.append(f"call {call} fetches where rows from {part.begin} still wait to be added")
     return found
 
 
@@ -80,6 +95,7 @@ schedules = st.builds(
     st.sampled_from(["sliced_nccl", "sliced_sm", "sliced_copy_engine", "serial_sm"]),
     weights=st.lists(st.integers(1, 9), min_size=1, max_size=12).map(tuple),
     align=st.sampled_from([1, 2, 16, 128]),
+    additions=st.sampled_from(["side", "main"]),
 )
 
 
@@ -89,9 +105,10 @@ def test_the_order_of_events(schedule, rows, seed):
     assert not faults(schedule, rows, played(schedule, rows, seed))
 
 
+@pytest.mark.parametrize("additions", ["main", "side"])
 @pytest.mark.parametrize("deaf", ["main", "side"])
-def test_a_stream_that_does_not_wait_is_found(deaf):
-    schedule = Schedule("sliced_nccl", (1, 1, 1))
+def test_a_stream_that_does_not_wait_is_found(deaf, additions):
+    schedule = Schedule("sliced_copy_engine", (1, 1, 1), additions=additions)
     runs = [faults(schedule, [9, 9], played(schedule, [9, 9], seed, deaf=deaf)) for seed in range(20)]
     assert any(runs)
 
@@ -99,12 +116,15 @@ def test_a_stream_that_does_not_wait_is_found(deaf):
 def test_slices_do_overlap():
     """While a slice is reduced, the next is being multiplied: else all of this would be for nothing."""
     schedule = Schedule("sliced_copy_engine", (1, 1, 1, 1))
-    work = {w.what: w for w in played(schedule, [8], 1)}
+    work = {w.what: w for w in played(schedule, [8], None)}
     first, *_ = slices = schedule.slices(8, ROW_BYTES)
-    assert work["reduce", 0, first].began < work["multiply", 0, slices[-1]].ended
-    serial = {w.what: w for w in played(Schedule("serial_sm"), [8], 1)}
+    assert work["end", 0, first].began < work["multiply", 0, slices[-1]].ended
+    between = {w.what: w for w in played(replace(schedule, additions="main"), [8], None)}
+    assert between["begin", 0, first].began < between["multiply", 0, slices[1]].ended
+    assert between["add", 0, first].began >= between["multiply", 0, slices[1]].ended
+    serial = {w.what: w for w in played(Schedule("serial_sm"), [8], None)}
     (whole,) = Schedule("serial_sm").slices(8, ROW_BYTES)
-    assert serial["reduce", 0, whole].began == serial["multiply", 0, whole].ended
+    assert serial["begin", 0, whole].began == serial["multiply", 0, whole].ended
 
 
 def test_the_side_is_joined_when_a_gemm_fails():
@@ -119,8 +139,8 @@ def test_the_side_is_joined_when_a_gemm_fails():
     with pytest.raises(RuntimeError, match="out of memory"):
         run(Schedule("sliced_nccl", (1, 1)).slices(8, ROW_BYTES), lanes, multiply, recording)
     lanes.add("next", 1, None)
-    work = {w.what[0]: w for w in lanes.play(iter([1.0, 50.0, 1.0]))}
-    assert work["next"].began >= work["reduce"].ended == 51.0
+    work = {w.what[0]: w for w in lanes.play(iter([1.0, 50.0, 1.0, 1.0, 1.0]))}
+    assert work["next"].began >= work["end"].ended == 53.0
 
 
 # ---- rows ----

@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k12800-m2048to4095-tp2, candidate copies_4 (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 12800, m = (2048, 4095), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 51535a03ff6735a36e02b3b74ffb1276968034e22bd22949257dcba910958533
+// Identity (workload, candidate, target): a68e0eff7e21873eedbea9fa0a2b3e8e964c0891b608bde9f7f5caa237fcafad
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k12800-m2048to4095-tp2, candidate copies_free (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 12800, m = (2048, 4095), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2
+// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): e597540433c95f24140fd03773f6084661744a921b5047584f7bc46f3922a71f
+// Identity (workload, candidate, target): d4efdb94326543b9a5a0732a5b7e42c5879adbd090259336c0fb4b31af86abe0
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

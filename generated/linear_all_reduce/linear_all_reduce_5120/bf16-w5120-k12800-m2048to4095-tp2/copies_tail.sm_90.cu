@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k12800-m2048to4095-tp2, candidate copies_tail (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 12800, m = (2048, 4095), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): bd11079b3f99011e8afbf6f2da956cd93cb2047d486328e8b5b8ea6c8baa0c66
+// Identity (workload, candidate, target): def383696c0c29bd591f379ea86cf930d3cafa9ac8189bb0ef5c9798721d1ea7
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k12800-m4096to8191-tp2, candidate copies_4 (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 12800, m = (4096, 8191), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 19f3d9387d98c6f8f2ebcafaf9e2eba902114e77e3d7f1fd605d753181c2de85
+// Identity (workload, candidate, target): 3bc980330b5243cfaeba947a4c9239b103e25915da5ce93e8908246e2ff91004
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k12800-m4096to8191-tp2, candidate copies_free (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 12800, m = (4096, 8191), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2
+// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): fa504dea5b6a80cc7109c983b032f9555b7126443bc682058153a781c46c6b35
+// Identity (workload, candidate, target): a1a420921a9a549e838c397c9e7c88601a6bfeb5eceb9fd261a391b84786dc1a
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k12800-m8192to16384-tp2, candidate copies_4 (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 12800, m = (8192, 16384), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 4f622883a9fac32b943f3b576cf27bcb075851988f030625885591f1d0b12610
+// Identity (workload, candidate, target): 08f7822a550ff6870be4339483b6070c31382b68d4ff04804894564a42bcd0a1
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

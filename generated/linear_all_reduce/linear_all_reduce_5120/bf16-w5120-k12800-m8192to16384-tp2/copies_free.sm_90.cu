@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k12800-m8192to16384-tp2, candidate copies_free (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 12800, m = (8192, 16384), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2
+// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): ec87bd33d1ca222841379a02b65a5c51207e3b896099570fab0304acfdfd4f45
+// Identity (workload, candidate, target): 7769bf02049f6414a78c5bcf0b0cb31bfb0565ea557bbc698f038ac66d265232
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k12800-m8192to16384-tp2, candidate copies_tail (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 12800, m = (8192, 16384), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 71fbe1cdf68fdf7190191e52a5a2aebd288dada262cf5f2cd41a713bbe6500ba
+// Identity (workload, candidate, target): e460f3a9be53e53241b51de781601994acb4297f49bd8c42671a8caaecd9fc61
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k4096-m2048to4095-tp2, candidate copies_4 (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 4096, m = (2048, 4095), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 7ce4fcdee23d8243febf94a0d5a1536b50d65ed8f305a02e1f0482e73c08380b
+// Identity (workload, candidate, target): d95e803d6872eca08c761724296f5e8efad8056dffc3b6c0031fee6424d319dd
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

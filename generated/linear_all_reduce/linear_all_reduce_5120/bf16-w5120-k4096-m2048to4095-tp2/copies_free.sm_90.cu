@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k4096-m2048to4095-tp2, candidate copies_free (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 4096, m = (2048, 4095), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2
+// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 4ccae0d639a01dcf662cbcd405f95bdb7773c3061ce138f6e19c4db33a6e5d4f
+// Identity (workload, candidate, target): 9ab2d6d94e5801013f9ed7ae9f660c7f5ff9ffdbaff5df3e5f7bfbac558c7f86
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

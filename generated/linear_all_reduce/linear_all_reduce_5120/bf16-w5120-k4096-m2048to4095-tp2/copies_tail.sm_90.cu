@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k4096-m2048to4095-tp2, candidate copies_tail (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 4096, m = (2048, 4095), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): c0533de47047feb8b8087b64d5c74b7e037781317bd1df9cbb9a851096c8e227
+// Identity (workload, candidate, target): 0a76046e4e75d0029d1d1fe7cf3d0306e053eb0c8869e8e292f2650b6f698135
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k4096-m4096to8191-tp2, candidate copies_4 (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 4096, m = (4096, 8191), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): b3fc7d4bed0cb02c719d3488794584da3176569d932f55762994e00c8fb40ee5
+// Identity (workload, candidate, target): 79c21cdae52c778564ec1b8b1e2e77b01200569bdd6de5f0c08562bc26cf7fb7
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

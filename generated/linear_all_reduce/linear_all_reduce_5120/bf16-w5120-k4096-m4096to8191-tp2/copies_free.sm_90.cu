@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k4096-m4096to8191-tp2, candidate copies_free (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 4096, m = (4096, 8191), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2
+// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): f1ae688a475845c5590e96ebf9c7167beb5c02004a590deb6671eeae6dec0f3c
+// Identity (workload, candidate, target): 45d380022594ef8f94b23dd747b5615e95469e312375f5a66914e6dd0190f0c0
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

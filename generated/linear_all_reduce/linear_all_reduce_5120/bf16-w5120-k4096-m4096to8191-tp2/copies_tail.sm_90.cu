@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k4096-m4096to8191-tp2, candidate copies_tail (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 4096, m = (4096, 8191), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): ed85e53fa15e2e15382bb54bb69386b62ccb2d94ac0a1576b3838914750191f5
+// Identity (workload, candidate, target): b4cd0b31bd898675ae7d26364c56020037310097ac34cf7fc253dd6a50083df5
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k4096-m8192to16384-tp2, candidate copies_4 (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 4096, m = (8192, 16384), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): b9ac32c12a4efb312680d4917a1f503c0f830fdbd5281114f80bef1429918cd5
+// Identity (workload, candidate, target): 2fc4ca6612d11cf02484cf272ff9647abfa0fb349a28b77ff66c06e6c19b4fe4
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

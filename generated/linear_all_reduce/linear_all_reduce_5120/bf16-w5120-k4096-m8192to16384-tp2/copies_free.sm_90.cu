@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k4096-m8192to16384-tp2, candidate copies_free (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 4096, m = (8192, 16384), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2
+// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 14b897b20bef5089b79dcf561141cd79520c6c3e01f14d6e1233f136873b6802
+// Identity (workload, candidate, target): 1d16a0a9ef49503d8563bcc7ca400dc740130ecc2fe2d230953745f71212918c
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k4096-m8192to16384-tp2, candidate copies_tail (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 4096, m = (8192, 16384), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 9438436520856197dce714aa2aa9cfbc06997c78225c0a164e3439de972f1122
+// Identity (workload, candidate, target): 5d91ee96d8091f6f726222e2667362e70b4af1daf97a46d798a98715c713cc99
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

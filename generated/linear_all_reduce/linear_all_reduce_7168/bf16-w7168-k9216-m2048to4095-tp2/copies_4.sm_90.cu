@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w7168-k9216-m2048to4095-tp2, candidate copies_4 (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 7168, k = 9216, m = (2048, 4095), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 1f63282ba71de81377491e2afbbe7d6ba87ff9279b3c5a3e5715415a1c58de8e
+// Identity (workload, candidate, target): f8d2d0ca0c4f36599323717af03d4a4bb93d18080aba5a8fcb9f0ab3317ed2f0
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

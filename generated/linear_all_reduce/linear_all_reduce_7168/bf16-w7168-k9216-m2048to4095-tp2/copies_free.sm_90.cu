@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w7168-k9216-m2048to4095-tp2, candidate copies_free (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 7168, k = 9216, m = (2048, 4095), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2
+// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 7f840cd6a96b7064f8bc4b0a5f796d69e54d3aec4739a9fd1a07318c0ff11181
+// Identity (workload, candidate, target): be2224a325cd6370bf87dcc54e99ad46536156ce9ef6f7d1c7395c19b03fddd6
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

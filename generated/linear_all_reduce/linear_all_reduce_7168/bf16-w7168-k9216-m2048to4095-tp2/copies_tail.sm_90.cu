@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w7168-k9216-m2048to4095-tp2, candidate copies_tail (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 7168, k = 9216, m = (2048, 4095), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): a8091a00bdea1503c0cc8684ceec9600ef76dc2db7523218a29fe08042b2f956
+// Identity (workload, candidate, target): 51e3a62d971191083f3b6b6564aa0b62225f3182665edc9d6927f29725f82893
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

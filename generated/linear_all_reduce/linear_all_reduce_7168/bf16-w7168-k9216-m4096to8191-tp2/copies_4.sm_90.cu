@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w7168-k9216-m4096to8191-tp2, candidate copies_4 (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 7168, k = 9216, m = (4096, 8191), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): ff76c49070a0f5af11ee988da3610e27579859681fcae273fb0ad137d3f2b3b0
+// Identity (workload, candidate, target): 746cd456dfea17244dc89c0f6698287ebc040b27087473624bec76dbe5239ade
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w7168-k9216-m4096to8191-tp2, candidate copies_free (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 7168, k = 9216, m = (4096, 8191), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2
+// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): b34c0c5ea9f95836b03bf5ae1650505cfd577c0d86d690001b0e73d1614332bb
+// Identity (workload, candidate, target): e7df0e2bedce00844b8e88d63b1e902dd33dcf848ad3e06d67e58ba557c44c5b
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

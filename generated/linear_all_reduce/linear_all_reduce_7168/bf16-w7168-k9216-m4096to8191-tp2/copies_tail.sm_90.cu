@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w7168-k9216-m4096to8191-tp2, candidate copies_tail (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 7168, k = 9216, m = (4096, 8191), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): f326e0afda8e79ed6d7f020ba3af0635bc1ac49ccfa11ef4e0aa000e1b9d8cab
+// Identity (workload, candidate, target): ef90f40f08610034359dc38abc701ec5adfa51f47763ee7bcf704e292fd48e21
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w7168-k9216-m8192to16384-tp2, candidate copies_4 (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 7168, k = 9216, m = (8192, 16384), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 327561e8c0e9cf1f0a5d566f6b868fc05af11369aefbc0bebb3eb016b8762ac6
+// Identity (workload, candidate, target): d10d5a93ec45ca0a6566b7e0d0de00468a113a9eaa32759932f9d03658b018e3
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w7168-k9216-m8192to16384-tp2, candidate copies_free (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 7168, k = 9216, m = (8192, 16384), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2
+// schedule: gemm = torch, ctas = 16, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 8, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): d90d99842171e6ff07f40c176a7ae4aa97e2bf2d57a8c1c9e075d570d31d7b6c
+// Identity (workload, candidate, target): a2e0f7c10c0d016955dab268a0264262649b5bdec76e846fe7d605e3ff20980e
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 

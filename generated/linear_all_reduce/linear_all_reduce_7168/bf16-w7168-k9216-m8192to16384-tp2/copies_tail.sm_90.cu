@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w7168-k9216-m8192to16384-tp2, candidate copies_tail (route sliced_copy_engine), sm_90
 // workload: dtype = bfloat16, width = 7168, k = 9216, m = (8192, 16384), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [4, 4, 3, 1], align = 128, min_m = 2048, free_sms = 0, stages = 2, additions = side
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -15,7 +15,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 3a39ecc0cbcdbe0f5c8f97a33902ee5d9e536da1f0eddbd5d6aef4469fab9f4b
+// Identity (workload, candidate, target): 94315d4d3167eced46d5ccffd31670aeaf6df5eebc3328ed2552327edb7dc2df
 //
 // Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
 
