@@ -249,7 +249,8 @@ class Dispatch:
         """Compile and load what would be dispatched, so that serving and graph capture never wait for it.
 
         Args:
-            devices: by default torch's current CUDA device; nothing is loaded where there is none.
+            devices: by default the communicator's, or torch's current CUDA device; nothing is loaded where there
+                is none.
             workloads: labels or spec names; by default all of the table.
             policy: as in a call.
             comm: the communicator that calls will be given.
@@ -263,13 +264,13 @@ class Dispatch:
         chosen = chosen_policy(policy)
         works = self._workloads(workloads)
         explanations = []
-        for device in _current_devices() if devices is None else _checked_here(devices):
+        for device in _current_devices(comm) if devices is None else _checked_here(devices):
             for work in works:
-                fields = {name: low_end(value) for name, value in work.fields.items()}
-                for kind in work.control.steps:
-                    request = self._operator(work.family).request_for(fields, kind)
-                    selection, _ = self._settle(request, device, chosen, comm, exact=False)
-                    explanations.append(Explanation.of(selection))
+                for fields in _cells(work, device):
+                    for kind in work.control.steps:
+                        request = self._operator(work.family).request_for(fields, kind)
+                        selection, _ = self._settle(request, device, chosen, comm, exact=False)
+                        explanations.append(Explanation.of(selection))
         return tuple(explanations)
 
     def _operator(self, family: str) -> Operator:
@@ -329,9 +330,22 @@ def _checked_here(devices: Iterable[Device]) -> tuple[Device, ...]:
     return found
 
 
-def _current_devices() -> tuple[Device, ...]:
+def _current_devices(comm: Communicator | None) -> tuple[Device, ...]:
     import torch
 
     from .device import current
 
+    target: Device | None = getattr(comm, "target", None)
+    if target is not None:
+        return () if target.arch is None else (target,)
     return (current(torch.device("cuda")),) if torch.cuda.is_available() else ()
+
+
+def _cells(work: Workload, device: Device) -> list[dict[str, FieldValue]]:
+    """Fields of one call in each part of the workload's interval on a device; of one call where it has no parts."""
+    fields: dict[str, FieldValue] = {name: low_end(value) for name, value in work.fields.items()}
+    if work.interval is None or not work.parts:
+        return [fields]
+    own = [part for part in work.parts if part.device == device.name]
+    parts = own or [part for part in work.parts if part.device is None]
+    return [{**fields, work.interval: part.low} for part in parts]
