@@ -79,13 +79,18 @@ class EmulatedCommunicator(LocalCommunicator):
         import torch
 
         super().__init__(table, world_size, torch.device("cpu"), specs=specs, timeout_s=timeout_s)
-        self._device = Device(arch, None, "emulator")
+        self._target = Device(arch, None, "emulator")
         self._loaded: dict[str, EmulatedModule] = {}
+
+    @property
+    def target(self) -> Device:
+        """The emulated device."""
+        return self._target
 
     def device_of(self, tensor: torch.Tensor) -> Device:
         """The emulated device, for every tensor."""
         del tensor
-        return self._device
+        return self._target
 
     def load(self, root: Path, build: Build, arch: str, device: Device) -> Module:
         """The source of `build`, compiled for the CPU.

@@ -118,11 +118,17 @@ class Dispatch:
             if chosen is None:
                 return selection, None
             try:
-                return selection, self._plan(chosen, request, device, comm)
+                return selection, self.plan_of(chosen, request, device, comm)
             except LoadError as error:
                 self._unusable[chosen.build.sha256, chosen.arch, device.index] = str(error)
 
-    def _plan(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
+    def plan_of(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
+        """Load a choice for a request, whoever made it.
+
+        Raises:
+            LoadError: it doesn't load, or its CTAs don't fit on the device at once.
+            NotWarm: inside a graph capture.
+        """
         candidate, root = chosen.candidate, self.table.root
         if not candidate.capabilities:  # it talks to nobody
             module = load(root, chosen.build, chosen.arch, device)
@@ -259,7 +265,8 @@ class Dispatch:
         """Compile and load what would be dispatched, so that serving and graph capture never wait for it.
 
         Args:
-            devices: by default torch's current CUDA device; nothing is loaded where there is none.
+            devices: by default the communicator's, or torch's current CUDA device; nothing is loaded where there
+                is none.
             workloads: labels or spec names; by default all of the table.
             policy: as in a call.
             comm: the communicator that calls will be given.
@@ -273,18 +280,18 @@ class Dispatch:
         chosen = chosen_policy(policy)
         works = self._workloads(workloads)
         explanations = []
-        for device in _current_devices() if devices is None else _checked_here(devices):
+        for device in _current_devices(comm) if devices is None else _checked_here(devices):
             for work in works:
-                fields = {name: low_end(value) for name, value in work.fields.items()}
                 operator = self._operator(work.family)
                 own = getattr(operator, "warm_up", None)  # of a family that does more than launch a plan
-                for kind in work.control.steps:
-                    request = operator.request_for(fields, kind)
-                    if own is not None:
-                        selection = own(request, device, chosen, comm)
-                    else:
-                        selection, _ = self._settle(request, device, chosen, comm, exact=False)
-                    explanations.append(Explanation.of(selection))
+                for fields in _cells(work, device):
+                    for kind in work.control.steps:
+                        request = operator.request_for(fields, kind)
+                        if own is not None:
+                            selection = own(request, device, chosen, comm)
+                        else:
+                            selection, _ = self._settle(request, device, chosen, comm, exact=False)
+                        explanations.append(Explanation.of(selection))
         return tuple(explanations)
 
     def _operator(self, family: str) -> Operator:
@@ -344,9 +351,22 @@ def _checked_here(devices: Iterable[Device]) -> tuple[Device, ...]:
     return found
 
 
-def _current_devices() -> tuple[Device, ...]:
+def _current_devices(comm: Communicator | None) -> tuple[Device, ...]:
     import torch
 
     from .device import current
 
+    target: Device | None = getattr(comm, "target", None)
+    if target is not None:
+        return () if target.arch is None else (target,)
     return (current(torch.device("cuda")),) if torch.cuda.is_available() else ()
+
+
+def _cells(work: Workload, device: Device) -> list[dict[str, FieldValue]]:
+    """Fields of one call in each part of the workload's interval on a device; of one call where it has no parts."""
+    fields: dict[str, FieldValue] = {name: low_end(value) for name, value in work.fields.items()}
+    if work.interval is None or not work.parts:
+        return [fields]
+    own = [part for part in work.parts if part.device == device.name]
+    parts = own or [part for part in work.parts if part.device is None]
+    return [{**fields, work.interval: part.low} for part in parts]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from .communicator import Communicator, objection
@@ -48,6 +48,8 @@ class Rejected:
     cause: str
     """What statistics count it under: a field's name, or the check."""
     reason: str
+    mismatches: int = 0
+    """Fields of the request that the workload doesn't have so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,9 @@ def judge(
     workload: Workload, candidate: Candidate, request: Request, given: Conditions
 ) -> Rejected | Eligible:
     """Decide on one candidate (design section 6)."""
-    for mismatch in _shape_objections(workload, request, given.comm):
-        return mismatch
+    mismatches = list(_shape_objections(workload, request, given.comm))
+    if mismatches:
+        return replace(mismatches[0], mismatches=len(mismatches))
     if request.problems:
         return Rejected(Stage.LAYOUT, "layout", request.problems[0])
     if request.kind not in candidate.steps:

@@ -119,6 +119,7 @@ def obstacle(statements: Sequence[Statement]) -> str | None:
     for rank, entry in enumerate(statements):
         if gpus.index(entry.gpu) != rank:
             return f"ranks {gpus.index(entry.gpu)} and {rank} share a GPU; take a local communicator for that"
+    for rank, entry in enumerate(statements):
         for peer, other in enumerate(statements):
             if peer != rank and other.gpu not in entry.peers and _visible(entry):
                 return f"the GPU of rank {rank} can't reach the memory of rank {peer}'s"

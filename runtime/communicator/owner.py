@@ -60,6 +60,11 @@ class ChannelOwner:
         """Names of the open channels."""
         return tuple(self._channels)
 
+    @property
+    def target(self) -> Device:
+        """Where kernels of this communicator run."""
+        return current(self.device)
+
     def device_of(self, tensor: torch.Tensor) -> Device:
         """Where a call on the tensor runs."""
         return current(tensor.device)
