@@ -130,26 +130,24 @@ class LayerGroup:
     ) -> tuple[Any, Reduced]:
         schedule, channel = decision.schedule, decision.channel
         key = _key(result.device)
-        capturing = result.is_cuda and plans.capturing()
-        scratch = self._pool.of(key, capturing)
+        ranks, width, element = self.comm.world_size, result.shape[1], result.element_size()
+        size = {
+            "group": lambda: result.nbytes,
+            "reduce": lambda: 0,
+            "copies": lambda: CopyReduction.fetched_bytes(slices, width, element, ranks, schedule.stages),
+        }[schedule.transport]()
+        scratch, memory = self._pool.take(key, size, result.is_cuda and plans.capturing())
         lanes = scratch.lanes if schedule.overlapped else IN_ORDER
         if schedule.transport == "group":
-            partials = scratch.take(result.nbytes, capturing)
-            return lanes, GroupReduction(partials, result, self._all_reduce_in_group)
+            return lanes, GroupReduction(memory, result, self._all_reduce_in_group)
         assert channel is not None
         assert decision.kernels is not None
         channel.check_sometimes()
         channel.follow(key[1])
-        peers = ChannelPeers(channel)
+        peers, at, kernels = ChannelPeers(channel), schedule.partials_at, decision.kernels
         if schedule.transport == "reduce":
-            return lanes, KernelReduction(peers, schedule.partials_at, result, decision.kernels)
-        ranks, stages = self.comm.world_size, schedule.stages
-        size = CopyReduction.fetched_bytes(slices, result.shape[1], result.element_size(), ranks, stages)
-        fetched = scratch.take(size, capturing)[:size]
-        kernels = decision.kernels
-        return lanes, CopyReduction(
-            peers, schedule.partials_at, result, stages, fetched, kernels, kernels.copy
-        )
+            return lanes, KernelReduction(peers, at, result, kernels)
+        return lanes, CopyReduction(peers, at, result, schedule.stages, memory[:size], kernels, kernels.copy)
 
     def _gemm(
         self,

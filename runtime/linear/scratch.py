@@ -56,44 +56,55 @@ class Scratch:
 
 
 class Pool:
-    """The scratch of a layer group, by device and stream, with spares for streams first seen in a capture."""
+    """The scratch of a layer group, by device and stream.
+
+    One more is always kept as a spare, as large as what any call has needed: graphs are captured on a stream of
+    their own, after a warm-up on another, and inside a capture nothing can be made.
+    """
 
     def __init__(self, make: Callable[[], Scratch]) -> None:
         """Hold what makes a scratch for the current device and stream."""
         self._make = make
         self._taken: dict[Key, Scratch] = {}
-        self._spare: list[Scratch] = []
+        self._spares: list[Scratch] = []
+        self._prepared = 0
 
-    def of(self, key: Key, capturing: bool) -> Scratch:
-        """The scratch of a device and stream; made on its first call, or out of the spares inside a capture.
+    def take(self, key: Key, size: int, capturing: bool) -> tuple[Scratch, torch.Tensor]:
+        """The scratch of a device and stream, and at least `size` bytes of it.
 
         Raises:
-            NotWarm: it isn't there, no spare is left, and a CUDA graph is being captured.
+            NotWarm: a CUDA graph is being captured on a stream without scratch, or with too little, and no spare
+                is left.
         """
-        found = self._taken.get(key)
-        if found is None:
+        scratch = self._taken.get(key)
+        if scratch is None:
             if not capturing:
-                found = self._make()
-            elif self._spare:
-                found = self._spare.pop()
+                scratch = self._make()
+            elif self._spares:
+                scratch = self._spares.pop()
+                self._prepared = 0
             else:
                 raise NotWarm(
-                    "linear_all_reduce has no scratch yet for the stream that is being captured; call it on that "
-                    "stream once before, or prepare() it: every stream has scratch of its own"
+                    "linear_all_reduce has no scratch for the stream that is being captured, and no spare; call it "
+                    "once outside of a capture before, or prepare() as many spares as there are streams to come"
                 )
-            self._taken[key] = found
-        return found
+            self._taken[key] = scratch
+        buffer = scratch.take(size, capturing)
+        if not capturing and (not self._spares or self._prepared < size):
+            self.prepare(size)
+        return scratch, buffer
 
-    def prepare(self, size: int, count: int) -> None:
-        """Have `count` spares of `size` bytes for streams to come; for before a capture."""
-        while len(self._spare) < count:
-            self._spare.append(self._make())
-        for scratch in self._spare:
-            scratch.take(size, capturing=False)
+    def prepare(self, size: int, count: int = 1) -> None:
+        """Have `count` spares of at least `size` bytes for streams to come; for before a capture."""
+        while len(self._spares) < count:
+            self._spares.append(self._make())
+        self._prepared = max(size, self._prepared)
+        for scratch in self._spares:
+            scratch.take(self._prepared, capturing=False)
 
     @property
     def bytes(self) -> int:
         """Bytes that all of it holds."""
-        every = [*self._taken.values(), *self._spare]
+        every = [*self._taken.values(), *self._spares]
         buffers = [buffer for scratch in every for buffer in (scratch._buffer, *scratch._kept)]
         return sum(buffer.numel() for buffer in buffers if buffer is not None)

@@ -53,21 +53,28 @@ def test_nothing_is_allocated_inside_a_capture():
 
 def test_every_stream_has_its_own():
     pool = Pool(make)
-    one, other = (pool.of(("cuda:0", stream), capturing=False) for stream in (1, 2))
+    one, memory = pool.take(("cuda:0", 1), 10, capturing=False)
+    other, elsewhere = pool.take(("cuda:0", 2), 10, capturing=False)
     assert one is not other
-    assert pool.of(("cuda:0", 1), capturing=True) is one
-    assert pool.of(("cuda:1", 1), capturing=False) is not one
-    assert one.take(10, capturing=False).data_ptr() != other.take(10, capturing=False).data_ptr()
-    assert pool.bytes == 20
+    assert memory.data_ptr() != elsewhere.data_ptr()
+    assert pool.take(("cuda:0", 1), 4, capturing=True) == (one, memory)
+    assert pool.take(("cuda:1", 1), 10, capturing=False)[0] is not one
+    assert pool.bytes == 40  # three, and a spare
 
 
 def test_a_stream_that_is_first_seen_in_a_capture_takes_a_spare():
+    """Which is as large as what any call has needed; a second stream needs one more eager call, or prepare()."""
     pool = Pool(make)
-    with pytest.raises(NotWarm, match="no scratch yet for the stream that is being captured"):
-        pool.of(("cuda:0", 1), capturing=True)
-    pool.prepare(100, 1)
-    taken = pool.of(("cuda:0", 1), capturing=True)
-    assert taken.take(100, capturing=True).numel() == 100
-    assert pool.of(("cuda:0", 1), capturing=True) is taken
+    with pytest.raises(NotWarm, match="no scratch for the stream that is being captured, and no spare"):
+        pool.take(("cuda:0", 1), 100, capturing=True)
+    pool.take(("cuda:0", 1), 100, capturing=False)
+    pool.take(("cuda:0", 1), 40, capturing=False)
+    captured, memory = pool.take(("cuda:0", 2), 100, capturing=True)
+    assert pool.take(("cuda:0", 2), 60, capturing=True) == (captured, memory)
     with pytest.raises(NotWarm):
-        pool.of(("cuda:0", 2), capturing=True)
+        pool.take(("cuda:0", 3), 10, capturing=True)
+    pool.take(("cuda:0", 1), 100, capturing=False)
+    assert pool.take(("cuda:0", 3), 100, capturing=True)[1].numel() == 100
+    pool.prepare(200, 2)
+    for stream in (4, 5):
+        assert pool.take(("cuda:0", stream), 200, capturing=True)[1].numel() == 200
