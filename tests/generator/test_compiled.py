@@ -27,6 +27,7 @@ CALLS = {
     uint4* const wide = reinterpret_cast<uint4*>(word);
     store_tagged_system(wide + 2, load_tagged_system(wide + 3));
     flag[8] = load_relaxed_device(flag + 9);""",
+    "e4m3.cuh.j2": "word[i] = to_e4m3_pair(out[i], out[i + 1]) + to_e4m3(out[i + 2]);",
     "memory.cuh.j2": "store<4>(half + i, load<8, 4>(half)); store<16>(half, load_weights<16, 8>(half + 8));",
     "reduction.cuh.j2": "out[i] = butterfly_sum<32>(out[i]) + butterfly_sum<4>(out[i]) + ordered_sum<3>(out);",
     "time.cuh.j2": "word[i] = nanoseconds();",
