@@ -6,7 +6,17 @@ Importing this loads neither torch nor CuPy; both come with the first call.
 from .communicator import Communicator
 from .device import Device
 from .dispatch import Dispatch, bind
-from .errors import FormatMismatch, InvalidSetting, LoadError, NotExact, NotWarm, StaleSource, Unsupported
+from .errors import (
+    ForkedProcess,
+    FormatMismatch,
+    InvalidSetting,
+    LoadError,
+    Misaligned,
+    NotExact,
+    NotWarm,
+    StaleSource,
+    Unsupported,
+)
 from .explanation import Explanation
 from .plan import Plan
 from .policy import Policy
@@ -41,10 +51,12 @@ __all__ = [
     "Dispatch",
     "Explanation",
     "FieldValue",
+    "ForkedProcess",
     "FormatMismatch",
     "InvalidSetting",
     "Kernel",
     "LoadError",
+    "Misaligned",
     "NotExact",
     "NotWarm",
     "Operator",

@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import policy as policies
+from . import traced
 from .communicator import Communicator
 from .device import Device, fake
 from .eligibility import LoadKey
 from .errors import FormatMismatch, LoadError, NotExact
 from .explanation import Explanation
+from .fingerprint import fingerprint
 from .loader import bundles, load
 from .plan import Plan
 from .policy import Policy
@@ -54,6 +56,7 @@ class Dispatch:
         self.statistics = Statistics()
         self._operators: dict[str, Operator] = {}
         self._unusable: dict[LoadKey, str] = {}
+        self.traced = traced.Namespace(self)
 
     def register(self, operator: Operator) -> None:
         """Make an op known, so that `explain`, `plan_for` and `warm_up` can speak of it by name."""
@@ -62,6 +65,26 @@ class Dispatch:
     def policy(self, name: str) -> AbstractContextManager[None]:
         """Dispatch under policy `name` inside a `with` block; see the module `runtime.policy`."""
         return policies.under(name)
+
+    def torch_ops(self, namespace: str | None = None) -> Any:
+        """The ops as operators of torch, `torch.ops.<namespace>`; loads torch, and registers them once.
+
+        Args:
+            namespace: a name for them, where the default (`kernwright` for the library, `kernwright_<folder>` for a
+                workspace) is taken; only before the first use.
+
+        Raises:
+            ValueError: the namespace is taken by another table, isn't a name, or was chosen already.
+        """
+        return self.traced.torch_ops(namespace)
+
+    def publish(self, comm: Communicator, name: str | None = None) -> str:
+        """Give a communicator a name by which graphs know it; see `traced.Namespace.publish`."""
+        return self.traced.publish(comm, name)
+
+    def fingerprint(self) -> str:
+        """64 hexadecimal digits that change with anything that decides what a call runs; see `fingerprint`."""
+        return fingerprint(self.table, policies.current(), policies.strict())
 
     def stats(self) -> Stats:
         """Counts of dispatches and fallbacks since the module was loaded."""
@@ -223,6 +246,11 @@ class Dispatch:
                     selection, _ = self._settle(request, device, chosen, comm, exact=False)
                     explanations.append(Explanation.of(selection))
         return tuple(explanations)
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """The ops that are known."""
+        return tuple(self._operators.values())
 
     def _operator(self, family: str) -> Operator:
         return _member(self._operators, family, "op", "this dispatch module")

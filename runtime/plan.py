@@ -4,16 +4,18 @@ Scratch comes from torch's allocator on every call, as one block. The allocator 
 it was taken on, so two streams or threads never share scratch, and inside a capture it comes from the
 graph's own pool; a block kept by the plan would need a lock or one copy per stream to be as safe. It is
 freed when the call returns, which is right for the same reason: its next user is later on the same stream.
+It costs half a microsecond of a call and never reaches the driver once the allocator's cache holds a block.
 State, which kernels keep between calls, is the plan's own, one block for each stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from .device import Device
-from .errors import NotWarm
+from .errors import ForkedProcess, Misaligned, NotWarm
 from .launch import Module, Sequenced
 from .request import Buffer, Signature
 from .table import Candidate, Kernel
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 ALIGNMENT = 256
 """Bytes; what the allocators of CUDA and torch give, so that kernels see no difference."""
 
+MISALIGNED = 15
+"""The bits of an address that must be 0: kernels load 16 bytes at once."""
+
 TIMEOUT_NS = 30_000_000_000
 """How long a kernel's CTAs wait for each other before they give up."""
 
@@ -31,12 +36,13 @@ TIMEOUT_NS = 30_000_000_000
 class Plan:
     """The launches of one kind of an op by one candidate on one device.
 
-    Calling it takes the signature's inputs (contiguous, 16-byte aligned, on the plan's device: not checked
-    again) and gives the signature's outputs, fresh unless `outputs` are given. It launches on torch's
-    current stream and doesn't wait.
+    Calling it takes the signature's inputs (contiguous, of its shapes and dtypes, on the plan's device: not
+    checked again; that they are 16-byte aligned is) and gives the signature's outputs, fresh unless `outputs`
+    are given. It launches on torch's current stream and doesn't wait. Threads may call it at the same time.
     """
 
     __slots__ = (
+        "_empty",
         "_index",
         "_offsets",
         "_outputs",
@@ -60,9 +66,10 @@ class Plan:
         Raises:
             LoadError: the module lacks a kernel, a kernel takes a buffer that nobody provides, or its CTAs wait
                 for each other and don't fit on the device at once.
+            ForkedProcess: the process was forked from one that had plans.
         """
-        import torch
-
+        refuse_after_fork()
+        _load_torch()
         assert device.index is not None
         self.candidate, self.arch, self.kind, self.signature = candidate, arch, kind, signature
         self._index = device.index
@@ -75,12 +82,11 @@ class Plan:
         values = [buffer.name for buffer in (*self.buffers, *state)]
         constants = {"timeout_ns": TIMEOUT_NS.to_bytes(8, "little")} if candidate.arguments else {}
         self._sequence = Sequenced(module, kernels, values, constants)
-        # A tensor made like an input of its shape and dtype costs half of one made from numbers.
-        twins = {(buffer.shape, buffer.dtype): index for index, buffer in enumerate(signature.inputs)}
         self._outputs = [
-            (buffer.shape, getattr(torch, buffer.dtype), twins.get((buffer.shape, buffer.dtype)))
+            (buffer.shape, _strides(buffer.shape), getattr(_torch, buffer.dtype))
             for buffer in signature.outputs
         ]
+        self._empty: Allocate | None = None
         self._offsets, self._scratch_bytes = _pack(scratch)
         self._state_offsets, self._state_bytes = _pack(state)
         self._state: dict[int, torch.Tensor] = {}
@@ -89,22 +95,26 @@ class Plan:
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
     ) -> Sequence[torch.Tensor]:
         """Compute the signature's outputs from its inputs; see the class."""
-        import torch
-
+        if _forked:
+            refuse_after_fork()
+        if current_device() != self._index:
+            with _torch.cuda.device(self._index):
+                return self(inputs, outputs)
+        address = _torch.Tensor.data_ptr
+        empty = self._empty
+        if empty is None:
+            empty = self._empty = allocator(inputs[0].device.type)
         if outputs is None:
-            outputs = [
-                torch.empty_like(inputs[twin])
-                if twin is not None
-                else inputs[0].new_empty(shape, dtype=dtype)
-                for shape, dtype, twin in self._outputs
-            ]
-        pointers = [tensor.data_ptr() for tensor in inputs]
-        pointers += [tensor.data_ptr() for tensor in outputs]
+            outputs = [empty(*made) for made in self._outputs]
+        pointers = [*map(address, inputs), *map(address, outputs)]
+        for pointer in pointers:
+            if pointer & MISALIGNED:
+                raise self._misaligned(pointers)
         if self._scratch_bytes:
-            scratch = inputs[0].new_empty(self._scratch_bytes, dtype=torch.uint8)
+            scratch = empty((self._scratch_bytes,), (1,), _torch.uint8)
             base = scratch.data_ptr()
             pointers += [base + offset for offset in self._offsets]
-        self._run(pointers)
+        self._launch(pointers)
         return outputs
 
     def run(self, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -118,20 +128,30 @@ class Plan:
         """
         for buffer in self.buffers:
             _check(buffer, tensors.get(buffer.name), self._index)
-        self._run([tensors[buffer.name].data_ptr() for buffer in self.buffers])
+        pointers = [tensors[buffer.name].data_ptr() for buffer in self.buffers]
+        if current_device() == self._index:
+            self._launch(pointers)
+        else:
+            with _torch.cuda.device(self._index):
+                self._launch(pointers)
 
     def prepare(self) -> None:
         """Make the state of torch's current stream, so that a capture on it finds it."""
         if self._state_bytes:
             self._state_of(current_stream(self._index))
 
-    def _run(self, pointers: list[int]) -> None:
-        if current_device() != self._index:
-            import torch
+    def _misaligned(self, pointers: Sequence[int]) -> Misaligned:
+        found = [
+            f"{buffer.name} at {pointer:#x}"
+            for buffer, pointer in zip(self.buffers, pointers, strict=False)  # they end with scratch
+            if pointer & MISALIGNED
+        ]
+        return Misaligned(
+            f"a plan takes tensors that start at a multiple of 16 bytes; {', '.join(found)} doesn't: copy it, or "
+            "call the op, which falls back"
+        )
 
-            with torch.cuda.device(self._index):
-                self._run(pointers)
-            return
+    def _launch(self, pointers: list[int]) -> None:
         stream = current_stream(self._index)
         if self._state_bytes:
             base = self._state_of(stream)
@@ -164,21 +184,34 @@ class RawStream:
         self.ptr = ptr
 
 
-def current_stream(index: int) -> int:
-    """Handle of torch's current stream on device `index`."""
+Allocate = Callable[[tuple[int, ...], tuple[int, ...], Any], "torch.Tensor"]
+"""Shape, strides and dtype to a tensor without values, on the current device."""
+
+_torch: Any = None
+"""torch, as soon as there is a plan: an import statement costs 0.1 us, and a call would execute four."""
+
+
+def _load_torch() -> Any:
+    global _torch
     import torch
 
+    _torch = torch
+    return torch
+
+
+def current_stream(index: int) -> int:
+    """Handle of torch's current stream on device `index`."""
     # The raw handle costs a tenth of torch.cuda.current_stream(), which makes a Python object of it; Triton
     # and torch's own compiler launch through the same function.
-    handle: int = torch._C._cuda_getCurrentRawStream(index)
+    handle: int = (_torch or _load_torch())._C._cuda_getCurrentRawStream(index)
     return handle
 
 
 def current_device() -> int:
-    """Ordinal of torch's current CUDA device."""
-    import torch
-
-    return torch.cuda.current_device()
+    """Ordinal of torch's current CUDA device, where CUDA is in use already."""
+    # torch.cuda.current_device() also asks whether CUDA has been initialised, which costs as much as the answer.
+    device: int = (_torch or _load_torch())._C._cuda_getDevice()
+    return device
 
 
 def capturing() -> bool:
@@ -186,6 +219,48 @@ def capturing() -> bool:
     import torch
 
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+
+
+def allocator(device: str) -> Allocate:
+    """The cheapest way to memory on the current device of a type, `cuda` or `cpu`."""
+    torch = _torch or _load_torch()
+    # What torch's compiler puts into the code that it generates: a third of the cost of torch.empty.
+    found: Allocate | None = getattr(torch._C._dynamo.guards, f"_empty_strided_{device}", None)
+    if found is not None:
+        return found
+    return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+
+_forked = False
+"""Whether this process was forked from one that had plans: its CUDA context stayed behind."""
+
+
+def refuse_after_fork() -> None:
+    """Raise a sentence where CUDA would crash or hang.
+
+    Raises:
+        ForkedProcess: this process was forked from one that had plans.
+    """
+    if _forked:
+        raise ForkedProcess(
+            "this process was forked from one that had kernels loaded, and a CUDA context doesn't survive a fork; "
+            "start workers with the method `spawn` or `forkserver`, or fork before the first call on a GPU"
+        )
+
+
+def _note_fork() -> None:
+    global _forked
+    _forked = _forked or _torch is not None
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * max(size, 1))
+    return tuple(strides) if shape else ()
 
 
 def _used(
