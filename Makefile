@@ -53,7 +53,7 @@ wheels:
 
 # Every cubin, and PTX of the sm_70 builds, as a bundle.
 artifacts: install
-	$(BIN)/python -m kernwright.generator.artifacts artifacts
+	$(BIN)/kernwright bundle --ptx sm_70 -o artifacts
 
 # On a machine with a GPU, with its own Python: nothing is installed into it, nothing is downloaded.
 GPU_SITE = build/gpu
