@@ -17,7 +17,7 @@ from .sources import GeneratedWorkload
 FORMAT = 2
 """Version of the table's data model; `runtime.table.FORMAT` must agree, and a test holds them together."""
 
-EXPORTS = ("explain", "policy", "stats", "warm_up")
+EXPORTS = ("explain", "fingerprint", "policy", "publish", "stats", "torch_ops", "warm_up")
 
 
 @dataclass(frozen=True)

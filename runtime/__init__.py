@@ -36,6 +36,7 @@ from .table import (
     Verdict,
     Workload,
 )
+from .watch import watch
 
 __all__ = [
     "FORMAT",
@@ -74,4 +75,5 @@ __all__ = [
     "Workload",
     "bind",
     "select",
+    "watch",
 ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from . import policy as policies
-from . import traced
+from . import ranges, traced
 from .communicator import Communicator
 from .device import Device, fake
 from .eligibility import LoadKey
@@ -21,6 +21,7 @@ from .request import Operator, Request, Signature
 from .selection import Selection, select
 from .statistics import Statistics, Stats, refuse
 from .table import FORMAT, Candidate, FieldValue, Table, Workload
+from .watch import note
 
 if TYPE_CHECKING:
     import torch
@@ -43,6 +44,7 @@ def bind(table: Table) -> Dispatch:
     # A setting with a mistake in it stops the program here, instead of changing who serves a later call.
     policies.default()
     policies.strict()
+    ranges.enabled()
     bundles()
     return Dispatch(table)
 
@@ -106,6 +108,7 @@ class Dispatch:
             NotExact: `exact` was asked for, and only a tolerance is on offer.
             NotWarm: a kernel would have to be loaded inside a graph capture.
         """
+        note(f"{request.family} {request.label} (kind {request.kind}) was decided")
         selection, plan = self._settle(request, device, policy, comm, exact)
         if selection.fallback is not None and policies.strict():
             raise refuse(selection)
@@ -220,6 +223,7 @@ class Dispatch:
         *,
         policy: str | None = None,
         comm: Communicator | None = None,
+        tokens: Iterable[int] | None = None,
     ) -> tuple[Explanation, ...]:
         """Compile and load what would be dispatched, so that serving and graph capture never wait for it.
 
@@ -228,6 +232,8 @@ class Dispatch:
             workloads: labels or spec names; by default all of the table.
             policy: as in a call.
             comm: the communicator that calls will be given.
+            tokens: sizes of calls, such as an engine's capture sizes; each workload takes those that it serves. By
+                default every workload's smallest.
 
         Returns:
             What each kind of each workload takes on each device.
@@ -237,14 +243,15 @@ class Dispatch:
         """
         chosen = chosen_policy(policy)
         works = self._workloads(workloads)
+        tokens = None if tokens is None else tuple(dict.fromkeys(tokens))
         explanations = []
         for device in _current_devices() if devices is None else _checked_here(devices):
             for work in works:
-                fields = {name: low_end(value) for name, value in work.fields.items()}
-                for kind in work.control.steps:
-                    request = self._operator(work.family).request_for(fields, kind)
-                    selection, _ = self._settle(request, device, chosen, comm, exact=False)
-                    explanations.append(Explanation.of(selection))
+                for fields in _calls(work, tokens):
+                    for kind in work.control.steps:
+                        request = self._operator(work.family).request_for(fields, kind)
+                        selection, _ = self._settle(request, device, chosen, comm, exact=False)
+                        explanations.append(Explanation.of(selection))
         return tuple(explanations)
 
     @property
@@ -296,6 +303,18 @@ def _member(members: dict[str, T], name: str, what: str, where: str) -> T:
     if name not in members:
         raise ValueError(f"{where} has no {what} {name!r}; it has {', '.join(members) or 'none'}")
     return members[name]
+
+
+def _calls(work: Workload, tokens: Iterable[int] | None) -> Iterator[dict[str, FieldValue]]:
+    """The calls of a workload to warm up, as fields: those of `tokens` that it serves, else the smallest."""
+    fields = {name: low_end(value) for name, value in work.fields.items()}
+    served = work.fields.get("tokens")
+    if tokens is None or not isinstance(served, tuple):
+        yield fields
+        return
+    for count in tokens:
+        if served[0] <= count <= served[1]:
+            yield {**fields, "tokens": count}
 
 
 def _checked_here(devices: Iterable[Device]) -> tuple[Device, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .plan import Plan
+from .ranges import ranged
 from .request import Request
 from .selection import Selection
 from .statistics import Tally
@@ -47,7 +48,9 @@ class Resolved:
             plan: the kernels; None where torch serves.
         """
         self._inputs, self._results, self._tally = inputs, results, tally
-        self._run: Runner = reference if plan is None else plan
+        served = "torch" if plan is None else plan.candidate.name
+        label = f"kernwright {request.family} {request.kind} {request.label} {served}"
+        self._run = ranged(reference if plan is None else plan, label)
         self.request, self.selection, self.plan = request, selection, plan
 
     def __call__(

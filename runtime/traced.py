@@ -30,6 +30,7 @@ class Namespace:
         self._dispatch = dispatch
         self._name: str | None = None
         self._communicators: WeakValueDictionary[str, Communicator] = WeakValueDictionary()
+        self._published = count()
         self.key = f"module{next(_numbers)}"
         """What the module is called in this process."""
         modules[self.key] = self
@@ -75,7 +76,7 @@ class Namespace:
             ValueError: another communicator has the name.
         """
         known: str | None = getattr(comm, "torch_name", None)
-        chosen = name or known or f"comm{len(self._communicators)}"
+        chosen = name or known or f"comm{next(self._published)}"
         if self._communicators.get(chosen, comm) is not comm:
             raise ValueError(f"another communicator is called {chosen!r}; choose another name")
         self._communicators[chosen] = comm

@@ -164,4 +164,7 @@ def test_the_librarys_module_is_short_readable_python() -> None:
         "from ..runtime import Build, Candidate, DeviceKind, Kernel, Record, Table, Workload, bind",
         "from ..runtime.reference import hyper_connection as _hyper_connection",
     ]
-    assert text.endswith("__all__ = ['explain', 'hyper_connection', 'policy', 'stats', 'warm_up']\n")
+    assert text.endswith(
+        "__all__ = ['explain', 'fingerprint', 'hyper_connection', 'policy', 'publish', 'stats', 'torch_ops', "
+        "'warm_up']\n"
+    )
