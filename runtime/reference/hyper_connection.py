@@ -135,7 +135,7 @@ class Op:
             if known is not None and known.fits(arguments, out):
                 if torch.is_grad_enabled():
                     refuse_grad(arguments)
-                return cast("Result", known.resolved(*arguments, out=out))
+                return known.resolved(*arguments, out=out)  # type: ignore[return-value]
         except (AttributeError, TypeError):  # what has no key: reading the call says why
             key = None
         except Misaligned:  # kernels can't take it, torch can

@@ -46,11 +46,17 @@ def _fresh(op: Op, kind: str) -> TorchOperator:
         policy: str | None = None,
         comm: str | None = None,
     ) -> Any:
-        found = op.call(expand(tensors), kind, eps, branches, op.communicator(comm), exact, policy, None)
-        return found[single] if single is not None else [found[place] for place in places]
+        arguments = tensors if expand is None else expand(tensors)
+        among = None if comm is None else op.communicator(comm)
+        found = op.call(arguments, kind, eps, branches, among, exact, policy, None)
+        if single is not None:
+            return found[single]
+        return found if count == len(found) else [found[place] for place in places]
 
     def fake(*tensors: torch.Tensor, eps: float = 1e-6, branches: int | None = None, **options: Any) -> Any:
-        made = _like(op, kind, expand(tensors), eps, branches, options.get("comm"))
+        made = _like(
+            op, kind, tensors if expand is None else expand(tensors), eps, branches, options.get("comm")
+        )
         return made[0] if count == 1 else made
 
     schema = f"({', '.join(f'Tensor {name}' for name in INPUTS[kind])}, {OPTIONS}) -> {results}"
@@ -70,11 +76,15 @@ def _out(op: Op, kind: str) -> TorchOperator:
         comm: str | None = None,
         **out: torch.Tensor,
     ) -> None:
+        arguments = tensors if expand is None else expand(tensors)
+        among = None if comm is None else op.communicator(comm)
         given = tuple([out.get(name) for name in RESULTS])
-        op.call(expand(tensors), kind, eps, branches, op.communicator(comm), exact, policy, given)
+        op.call(arguments, kind, eps, branches, among, exact, policy, given)
 
     def fake(*tensors: torch.Tensor, eps: float = 1e-6, branches: int | None = None, **options: Any) -> None:
-        made = _like(op, kind, expand(tensors), eps, branches, options.get("comm"))
+        made = _like(
+            op, kind, tensors if expand is None else expand(tensors), eps, branches, options.get("comm")
+        )
         for name, like in zip(names, made, strict=True):
             found = options[name]
             if found.shape != like.shape or found.dtype != like.dtype or found.device != like.device:
@@ -88,11 +98,11 @@ def _out(op: Op, kind: str) -> TorchOperator:
     return TorchOperator(f"{FAMILY}_{kind}.out", schema, run, fake)
 
 
-def _expansion(kind: str) -> Callable[[tuple[torch.Tensor, ...]], tuple[Maybe, ...]]:
-    """A kind's inputs as the op's arguments."""
+def _expansion(kind: str) -> Callable[[tuple[torch.Tensor, ...]], tuple[Maybe, ...]] | None:
+    """How a kind's inputs become the op's arguments; None where they are."""
     names = INPUTS[kind]
     if names == ARGUMENTS:
-        return lambda tensors: tensors
+        return None
     places = [names.index(name) if name in names else None for name in ARGUMENTS]
     return lambda tensors: tuple([None if place is None else tensors[place] for place in places])
 

@@ -38,7 +38,9 @@ def targets(counter: Any, graph: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-def test_a_compiled_call_has_the_bits_of_the_op(make: ModuleType, op: Any, backend: str, same_bits: Any) -> None:
+def test_a_compiled_call_has_the_bits_of_the_op(
+    make: ModuleType, op: Any, backend: str, same_bits: Any
+) -> None:
     def step(*tensors: torch.Tensor) -> Any:
         x, block_input, injection = op(*tensors)
         again, _, _ = op(x, block_input, injection, None, None, None, kind="combine")
@@ -56,7 +58,9 @@ def test_a_compiled_call_has_the_bits_of_the_op(make: ModuleType, op: Any, backe
 
 
 @pytest.mark.parametrize("kind", ["boundary", "first", "combine", "final"])
-def test_other_numbers_of_tokens_do_not_recompile(make: ModuleType, op: Any, kind: str, same_bits: Any) -> None:
+def test_other_numbers_of_tokens_do_not_recompile(
+    make: ModuleType, op: Any, kind: str, same_bits: Any
+) -> None:
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(
         lambda *tensors: op(*tensors, kind=kind, branches=4), backend=counter, fullgraph=True, dynamic=True
@@ -86,7 +90,9 @@ def test_other_numbers_of_tokens_do_not_recompile(make: ModuleType, op: Any, kin
     assert counter.frame_count == 1
 
 
-def test_decode_after_prefill_is_dispatched_by_its_own_size(make: ModuleType, bound: Dispatch, gpu: Any) -> None:
+def test_decode_after_prefill_is_dispatched_by_its_own_size(
+    make: ModuleType, bound: Dispatch, gpu: Any
+) -> None:
     op = bound._operators["hyper_connection"]
     compiled = torch.compile(lambda *tensors: op(*tensors), backend="aot_eager", fullgraph=True, dynamic=True)
     for tokens in (7, 1, 3, 1):
@@ -121,7 +127,9 @@ def test_the_first_call_of_a_process_may_be_a_compiled_one(python: Any) -> None:
 def test_a_policy_of_the_caller_reaches_a_compiled_call(make: ModuleType, bound: Dispatch, gpu: Any) -> None:
     op: Any = bound._operators["hyper_connection"]
     compiled = torch.compile(lambda *tensors: op(*tensors)[1], backend="aot_eager", fullgraph=True)
-    stated = torch.compile(lambda *tensors: op(*tensors, policy="control")[1], backend="aot_eager", fullgraph=True)
+    stated = torch.compile(
+        lambda *tensors: op(*tensors, policy="control")[1], backend="aot_eager", fullgraph=True
+    )
     compiled(*make.tensors())
     with bound.policy("control"):
         compiled(*make.tensors())
