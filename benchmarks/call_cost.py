@@ -20,10 +20,8 @@ import pstats
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from kernwright.generated import dispatch
@@ -52,20 +50,23 @@ def tensors(device: str) -> list[torch.Tensor]:
     return [*activations, made(state), made(ROWS, state), made(state, RANK)]
 
 
-def pretended_gpu() -> AbstractContextManager[Any]:
-    """CPU tensors count as an H200's, and launching does nothing."""
+class Nothing:
+    """Stands for loaded machine code."""
 
-    class Nothing:
-        def launcher(self, _kernel: Kernel) -> Callable[[int, int, int], None]:
-            return lambda _stream, _parameters, _extra: None
+    def launcher(self, _kernel: Kernel) -> Callable[[int, int, int], None]:
+        """A launcher that launches nothing."""
+        return lambda _stream, _parameters, _extra: None
 
-    stack = ExitStack()
+
+def pretend_a_gpu() -> None:
+    """CPU tensors count as an H200's from now on, and launching does nothing."""
     device = Device("sm_90", 132, "NVIDIA H200", 0)
-    stack.enter_context(mock.patch.object(hyper_connection, "current", lambda _: device))
-    stack.enter_context(mock.patch.object(dispatching, "load", lambda *_: Nothing()))
-    stack.enter_context(mock.patch.object(plan, "current_stream", lambda _: 0))
-    stack.enter_context(mock.patch.object(plan, "current_device", lambda: 0))
-    return stack
+    replaced: Any = hyper_connection
+    replaced.current = lambda _: device
+    replaced = dispatching
+    replaced.load = lambda *_: Nothing()
+    replaced = plan
+    replaced.current_stream, replaced.current_device = lambda _: 0, lambda: 0
 
 
 def ours(device: str) -> dict[str, Callable[[], object]]:
@@ -177,10 +178,9 @@ def main() -> None:
     on_gpu = torch.cuda.is_available()
     device = "cuda" if on_gpu else "cpu"
     settle = torch.cuda.synchronize if on_gpu else lambda: None
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode())
-        if not on_gpu:
-            stack.enter_context(pretended_gpu())
+    if not on_gpu:
+        pretend_a_gpu()
+    with torch.inference_mode():
         calls = ours(device) | others(device)
         times = measure(calls, options.batches, settle)
         where = torch.cuda.get_device_name() if on_gpu else "no GPU: launches are pretended and cost nothing"

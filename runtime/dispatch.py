@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from . import policy as policies
 from . import ranges, traced
@@ -18,13 +18,17 @@ from .loader import bundles, load
 from .plan import Plan
 from .policy import Policy
 from .request import Operator, Request, Signature
-from .selection import Selection, select
+from .selection import Choice, Selection, select
 from .statistics import Statistics, Stats, refuse
 from .table import FORMAT, Candidate, FieldValue, Table, Workload
 from .watch import note
 
 if TYPE_CHECKING:
     import torch
+
+    from .communicator.group import GroupCommunicator
+    from .communicator.local import LocalCommunicator
+    from .communicator.owner import ChannelOwner
 
 T = TypeVar("T")
 
@@ -130,11 +134,55 @@ class Dispatch:
             if chosen is None:
                 return selection, None
             try:
-                module = load(self.table.root, chosen.build, chosen.arch, device)
-                signature = request.signature
-                return selection, Plan(chosen.candidate, chosen.arch, request.kind, signature, device, module)
+                return selection, self._plan(chosen, request, device, comm)
             except LoadError as error:
                 self._unusable[chosen.build.sha256, chosen.arch, device.index] = str(error)
+
+    def _plan(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
+        candidate, root = chosen.candidate, self.table.root
+        if not candidate.capabilities:  # it talks to nobody
+            module = load(root, chosen.build, chosen.arch, device)
+            constants, ranks = request.constants, 1
+        else:
+            owner = cast("ChannelOwner", comm)
+            module = owner.load(root, chosen.build, chosen.arch, device)
+            channel = owner.channel(chosen.workload.spec)
+            constants = {**request.constants, **channel.constants(owner.timeout_ns)}
+            ranks = owner.local_ranks
+        return Plan(candidate, chosen.arch, request.kind, request.signature, device, module, constants, ranks)
+
+    def communicator(
+        self,
+        group: torch.distributed.ProcessGroup | None = None,
+        *,
+        specs: Iterable[str] | None = None,
+        backend: str | None = None,
+        device: torch.device | None = None,
+        timeout_s: float = 30.0,
+    ) -> GroupCommunicator:
+        """The communicator of a process group; collective. Arguments and errors: `GroupCommunicator`."""
+        from .communicator.group import GroupCommunicator
+
+        return GroupCommunicator(
+            self.table, group, specs=specs, backend=backend, device=device, timeout_s=timeout_s
+        )
+
+    def local_communicator(
+        self,
+        world_size: int,
+        device: torch.device | str,
+        *,
+        specs: Iterable[str] | None = None,
+        timeout_s: float = 30.0,
+    ) -> LocalCommunicator:
+        """The communicator of ranks that share this process and a GPU: tensors have the rank as first dimension."""
+        import torch
+
+        from .communicator.local import LocalCommunicator
+
+        return LocalCommunicator(
+            self.table, world_size, torch.device(device), specs=specs, timeout_s=timeout_s
+        )
 
     def explain(self, op: str, *args: Any, **kwargs: Any) -> Explanation:
         """Say which candidate a call `op(*args, **kwargs)` takes, and the reason for every candidate.
@@ -228,7 +276,8 @@ class Dispatch:
         """Compile and load what would be dispatched, so that serving and graph capture never wait for it.
 
         Args:
-            devices: by default torch's current CUDA device; nothing is loaded where there is none.
+            devices: by default the communicator's, or torch's current CUDA device; nothing is loaded where there
+                is none.
             workloads: labels or spec names; by default all of the table.
             policy: as in a call.
             comm: the communicator that calls will be given.
@@ -245,9 +294,9 @@ class Dispatch:
         works = self._workloads(workloads)
         tokens = None if tokens is None else tuple(dict.fromkeys(tokens))
         explanations = []
-        for device in _current_devices() if devices is None else _checked_here(devices):
+        for device in _current_devices(comm) if devices is None else _checked_here(devices):
             for work in works:
-                for fields in _calls(work, tokens):
+                for fields in _calls(work, tokens, device):
                     for kind in work.control.steps:
                         request = self._operator(work.family).request_for(fields, kind)
                         selection, _ = self._settle(request, device, chosen, comm, exact=False)
@@ -305,13 +354,13 @@ def _member(members: dict[str, T], name: str, what: str, where: str) -> T:
     return members[name]
 
 
-def _calls(work: Workload, tokens: Iterable[int] | None) -> Iterator[dict[str, FieldValue]]:
-    """The calls of a workload to warm up, as fields: those of `tokens` that it serves, else the smallest."""
-    fields = {name: low_end(value) for name, value in work.fields.items()}
+def _calls(work: Workload, tokens: Iterable[int] | None, device: Device) -> Iterator[dict[str, FieldValue]]:
+    """The calls of a workload to warm up, as fields: those of `tokens` that it serves, else one in each cell."""
     served = work.fields.get("tokens")
     if tokens is None or not isinstance(served, tuple):
-        yield fields
+        yield from _cells(work, device)
         return
+    fields = {name: low_end(value) for name, value in work.fields.items()}
     for count in tokens:
         if served[0] <= count <= served[1]:
             yield {**fields, "tokens": count}
@@ -328,9 +377,22 @@ def _checked_here(devices: Iterable[Device]) -> tuple[Device, ...]:
     return found
 
 
-def _current_devices() -> tuple[Device, ...]:
+def _current_devices(comm: Communicator | None) -> tuple[Device, ...]:
     import torch
 
     from .device import current
 
+    target: Device | None = getattr(comm, "target", None)
+    if target is not None:
+        return () if target.arch is None else (target,)
     return (current(torch.device("cuda")),) if torch.cuda.is_available() else ()
+
+
+def _cells(work: Workload, device: Device) -> list[dict[str, FieldValue]]:
+    """Fields of one call in each part of the workload's interval on a device; of one call where it has no parts."""
+    fields: dict[str, FieldValue] = {name: low_end(value) for name, value in work.fields.items()}
+    if work.interval is None or not work.parts:
+        return [fields]
+    own = [part for part in work.parts if part.device == device.name]
+    parts = own or [part for part in work.parts if part.device is None]
+    return [{**fields, work.interval: part.low} for part in parts]

@@ -13,10 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from . import fork
 from .device import Device, serves
 from .errors import InvalidSetting, LoadError, NotWarm, StaleSource
 from .launch import CudaModule, Module
-from .plan import capturing, refuse_after_fork
+from .plan import capturing
 from .table import Build
 from .watch import note
 
@@ -59,7 +60,7 @@ def load(root: Path, build: Build, arch: str, device: Device) -> Module:
     """
     if device.index is None:
         raise LoadError(f"kernels are loaded on a CUDA device that is here; this device is {device}")
-    refuse_after_fork()
+    fork.refuse()
     key = (build.sha256, arch, device.index)
     module = _modules.get(key)
     if module is not None:

@@ -10,12 +10,13 @@ State, which kernels keep between calls, is the plan's own, one block for each s
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from . import fork
 from .device import Device
-from .errors import ForkedProcess, Misaligned, NotWarm
+from .errors import Misaligned, NotWarm
 from .launch import Module, Sequenced
 from .request import Buffer, Signature
 from .table import Candidate, Kernel
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 ALIGNMENT = 256
 """Bytes; what the allocators of CUDA and torch give, so that kernels see no difference."""
 
-MISALIGNED = 15
-"""The bits of an address that must be 0: kernels load 16 bytes at once."""
-
 TIMEOUT_NS = 30_000_000_000
 """How long a kernel's CTAs wait for each other before they give up."""
 
@@ -37,13 +35,14 @@ class Plan:
     """The launches of one kind of an op by one candidate on one device.
 
     Calling it takes the signature's inputs (contiguous, of its shapes and dtypes, on the plan's device: not
-    checked again; that they are 16-byte aligned is) and gives the signature's outputs, fresh unless `outputs`
+    checked again; that they are aligned is) and gives the signature's outputs, fresh unless `outputs`
     are given. It launches on torch's current stream and doesn't wait. Threads may call it at the same time.
     """
 
     __slots__ = (
         "_empty",
         "_index",
+        "_loose",
         "_offsets",
         "_outputs",
         "_scratch_bytes",
@@ -51,6 +50,7 @@ class Plan:
         "_state",
         "_state_bytes",
         "_state_offsets",
+        "_structs",
         "arch",
         "buffers",
         "candidate",
@@ -59,29 +59,54 @@ class Plan:
     )
 
     def __init__(
-        self, candidate: Candidate, arch: str, kind: str, signature: Signature, device: Device, module: Module
+        self,
+        candidate: Candidate,
+        arch: str,
+        kind: str,
+        signature: Signature,
+        device: Device,
+        module: Module,
+        constants: Mapping[str, bytes] | None = None,
+        ranks: int = 1,
     ) -> None:
         """Resolve names to positions.
+
+        Args:
+            candidate: whose kernels.
+            arch: the build.
+            kind: of the op.
+            signature: the op's tensors.
+            device: where; without an ordinal it is the emulator's.
+            module: the loaded build.
+            constants: arguments that aren't tensors, as the bytes that kernels take.
+            ranks: that share the launches; with several, tensors that kernels take for every rank carry the rank
+                as their first dimension, and the grids have it along y.
 
         Raises:
             LoadError: the module lacks a kernel, a kernel takes a buffer that nobody provides, or its CTAs wait
                 for each other and don't fit on the device at once.
             ForkedProcess: the process was forked from one that had plans.
         """
-        refuse_after_fork()
+        fork.refuse()
+        fork.used()
         _load_torch()
-        assert device.index is not None
         self.candidate, self.arch, self.kind, self.signature = candidate, arch, kind, signature
         self._index = device.index
-        kernels = [candidate.kernels[name] for name in candidate.steps[kind]]
+        self._loose = signature.alignment - 1
+        kernels = [_for_ranks(candidate.kernels[name], ranks) for name in candidate.steps[kind]]
         given = (*signature.inputs, *signature.outputs)
         scratch = _used(candidate.scratch, kernels, {buffer.name for buffer in given})
         state = _used(candidate.state, kernels, set())
         self.buffers: tuple[Buffer, ...] = (*given, *scratch)
         """Every buffer that the kernels may touch in a call: inputs, outputs, scratch."""
-        values = [buffer.name for buffer in (*self.buffers, *state)]
-        constants = {"timeout_ns": TIMEOUT_NS.to_bytes(8, "little")} if candidate.arguments else {}
-        self._sequence = Sequenced(module, kernels, values, constants)
+        self._structs = _structs(candidate, self.buffers, ranks)
+        values = [
+            slot
+            for index, buffer in enumerate((*self.buffers, *state))
+            for slot in _slots(buffer.name, self._structs.get(index))
+        ]
+        fixed = {"timeout_ns": TIMEOUT_NS.to_bytes(8, "little")} if candidate.arguments else {}
+        self._sequence = Sequenced(module, kernels, values, {**fixed, **(constants or {})})
         self._outputs = [
             (buffer.shape, _strides(buffer.shape), getattr(_torch, buffer.dtype))
             for buffer in signature.outputs
@@ -95,27 +120,41 @@ class Plan:
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
     ) -> Sequence[torch.Tensor]:
         """Compute the signature's outputs from its inputs; see the class."""
-        if _forked:
-            refuse_after_fork()
-        if current_device() != self._index:
-            with _torch.cuda.device(self._index):
+        if fork.happened:
+            fork.refuse()
+        index = self._index
+        if index is not None and current_device() != index:
+            with _torch.cuda.device(index):
                 return self(inputs, outputs)
         address = _torch.Tensor.data_ptr
         empty = self._empty
         if empty is None:
-            empty = self._empty = allocator(inputs[0].device.type)
+            empty = self._empty = allocator((*inputs, *(outputs or ()))[0].device.type)
         if outputs is None:
             outputs = [empty(*made) for made in self._outputs]
         pointers = [*map(address, inputs), *map(address, outputs)]
+        loose = self._loose
         for pointer in pointers:
-            if pointer & MISALIGNED:
+            if pointer & loose:
                 raise self._misaligned(pointers)
         if self._scratch_bytes:
             scratch = empty((self._scratch_bytes,), (1,), _torch.uint8)
             base = scratch.data_ptr()
             pointers += [base + offset for offset in self._offsets]
-        self._launch(pointers)
+        self._run(pointers)
         return outputs
+
+    def _spread(self, pointers: list[int]) -> list[int]:
+        """Give every rank its own part of those buffers that kernels take as a struct of pointers."""
+        spread: list[int] = []
+        for index, pointer in enumerate(pointers):
+            struct = self._structs.get(index)
+            if struct is None:
+                spread.append(pointer)
+            else:
+                spread += [pointer + struct.stride * rank for rank in range(struct.ranks)]
+                spread += [0] * (struct.length - struct.ranks)
+        return spread
 
     def run(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Launch on buffers that are all the caller's, scratch too: what a verifier compares and poisons.
@@ -137,21 +176,33 @@ class Plan:
 
     def prepare(self) -> None:
         """Make the state of torch's current stream, so that a capture on it finds it."""
-        if self._state_bytes:
+        if self._state_bytes and self._index is not None:
             self._state_of(current_stream(self._index))
 
     def _misaligned(self, pointers: Sequence[int]) -> Misaligned:
         found = [
             f"{buffer.name} at {pointer:#x}"
             for buffer, pointer in zip(self.buffers, pointers, strict=False)  # they end with scratch
-            if pointer & MISALIGNED
+            if pointer & self._loose
         ]
         return Misaligned(
-            f"a plan takes tensors that start at a multiple of 16 bytes; {', '.join(found)} doesn't: copy it, or "
-            "call the op, which falls back"
+            f"a plan takes tensors that start at a multiple of {self._loose + 1} bytes; {', '.join(found)} doesn't: "
+            "copy it, or call the op, which falls back"
         )
 
+    def _run(self, pointers: list[int]) -> None:
+        if self._structs:
+            pointers = self._spread(pointers)
+        self._launch(pointers)
+
     def _launch(self, pointers: list[int]) -> None:
+        if self._index is None:  # the emulator's, whose calls end when they return
+            self._sequence(pointers, 0)
+            return
+        if current_device() != self._index:
+            with _torch.cuda.device(self._index):
+                self._launch(pointers)
+            return
         stream = current_stream(self._index)
         if self._state_bytes:
             base = self._state_of(stream)
@@ -169,7 +220,7 @@ class Plan:
                     "that is being captured; call the op, or prepare() of its plan, on that stream once before the "
                     "capture"
                 )
-            made = torch.zeros(self._state_bytes, dtype=torch.uint8, device=torch.device("cuda", self._index))
+            made = torch.zeros(self._state_bytes, dtype=torch.uint8, device=f"cuda:{self._index}")
             state = self._state.setdefault(stream, made)
         return state.data_ptr()
 
@@ -231,29 +282,37 @@ def allocator(device: str) -> Allocate:
     return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
 
-_forked = False
-"""Whether this process was forked from one that had plans: its CUDA context stayed behind."""
+@dataclass(frozen=True, slots=True)
+class PointerStruct:
+    """How a buffer is taken as one pointer a rank."""
+
+    length: int
+    """Pointers in the struct."""
+    ranks: int
+    """Of them that are used."""
+    stride: int
+    """Bytes from one rank's part to the next."""
 
 
-def refuse_after_fork() -> None:
-    """Raise a sentence where CUDA would crash or hang.
-
-    Raises:
-        ForkedProcess: this process was forked from one that had plans.
-    """
-    if _forked:
-        raise ForkedProcess(
-            "this process was forked from one that had kernels loaded, and a CUDA context doesn't survive a fork; "
-            "start workers with the method `spawn` or `forkserver`, or fork before the first call on a GPU"
-        )
+def _structs(candidate: Candidate, buffers: Sequence[Buffer], ranks: int) -> dict[int, PointerStruct]:
+    found = {}
+    for index, buffer in enumerate(buffers):
+        kind = candidate.arguments.get(buffer.name, "")
+        if kind.startswith("pointers["):
+            length = int(kind.removeprefix("pointers[").removesuffix("]"))
+            found[index] = PointerStruct(length, ranks, buffer.nbytes // ranks)
+    return found
 
 
-def _note_fork() -> None:
-    global _forked
-    _forked = _forked or _torch is not None
+def _slots(name: str, struct: PointerStruct | None) -> list[str]:
+    """The 64-bit slots of an argument, the first under its own name."""
+    length = struct.length if struct else 1
+    return [name, *(f"{name}[{index}]" for index in range(1, length))]
 
 
-os.register_at_fork(after_in_child=_note_fork)
+def _for_ranks(kernel: Kernel, ranks: int) -> Kernel:
+    x, y, z = kernel.grid
+    return kernel if ranks == 1 else replace(kernel, grid=(x, y * ranks, z), cooperative=True)
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -279,13 +338,13 @@ def _pack(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
     return offsets, size
 
 
-def _check(buffer: Buffer, tensor: torch.Tensor | None, index: int) -> None:
+def _check(buffer: Buffer, tensor: torch.Tensor | None, index: int | None) -> None:
     if tensor is None:
         raise ValueError(f"buffer {buffer.name} is missing; it is {buffer.dtype} of shape {buffer.shape}")
     fits = tensor.is_contiguous() and tensor.numel() * tensor.element_size() == buffer.nbytes
-    if not fits or tensor.get_device() != index:
+    if not fits or tensor.get_device() != (-1 if index is None else index):
         raise ValueError(
             f"buffer {buffer.name} is {tensor.dtype} of shape {tuple(tensor.shape)}, strides "
             f"{tensor.stride()} on {tensor.device}; it must be {buffer.dtype} of shape {buffer.shape}, "
-            f"contiguous, on cuda:{index}"
+            f"contiguous, on {'the CPU' if index is None else f'cuda:{index}'}"
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..communicator import Communicator
 from ..request import Signature
 from ..table import Table
-from .hyper_connection_shape import DTYPE_SHORT, FAMILY, INPUTS, OUTPUTS, Shape
+from .hyper_connection_shape import ALIGNMENT, DTYPE_SHORT, FAMILY, INPUTS, OUTPUTS, Shape
 
 if TYPE_CHECKING:
     import torch
@@ -18,9 +18,6 @@ RESULTS = ("x", "block_input", "injection_out")
 
 ARGUMENTS = INPUTS["boundary"]
 """The op's tensors, in order."""
-
-ALIGNMENT = 16
-"""Bytes; the widest load of a kernel."""
 
 FP32_MAX = 3.4028234663852886e38
 

@@ -128,7 +128,8 @@ def test_ptx_of_what_is_not_selected(run: Any, small: Path, tmp_path: Path) -> N
     asked = run("bundle", "--arch", "sm_90", "--ptx", "sm_70", "-o", tmp_path / "bundle", cwd=small)
     assert asked.status == 2
     assert asked.err == (
-        'PTX of architecture "sm_70" was asked for; the sources selected are built for sm_90: select its sources too\n'
+        'PTX of architecture "sm_70" was asked for; the sources selected are built for sm_90: '
+        "select its sources too\n"
     )
     assert not (tmp_path / "bundle").exists()
 

@@ -161,10 +161,12 @@ def test_the_librarys_module_is_short_readable_python() -> None:
     code = [line for line in text.splitlines() if re.match(r"(import|from|def|class|if|for) ", line)]
     assert code == [
         "from pathlib import Path",
-        "from ..runtime import Build, Candidate, DeviceKind, Kernel, Record, Table, Workload, bind",
+        "from ..runtime import Build, Candidate, DeviceKind, Kernel, Part, Record, Table, Workload, bind",
+        "from ..runtime.reference import all_reduce as _all_reduce",
         "from ..runtime.reference import hyper_connection as _hyper_connection",
     ]
     assert text.endswith(
-        "__all__ = ['explain', 'fingerprint', 'hyper_connection', 'policy', 'publish', 'stats', 'torch_ops', "
-        "'warm_up']\n"
+        "__all__ = ['acquire_outputs', 'all_reduce', 'all_reduce_sum2', 'all_reduce_symmetric', 'communicator', "
+        "'explain', 'fingerprint', 'hyper_connection', 'local_communicator', 'policy', 'publish', 'stats', "
+        "'torch_ops', 'warm_up']\n"
     )

@@ -141,7 +141,7 @@ def test_mistakes_are_sentences_when_a_call_is_traced(make: ModuleType, op: Any)
     def traced(message: str, *tensors: Any, **options: Any) -> None:
         torch._dynamo.reset()
         compiled = torch.compile(lambda *given: op(*given, **options), backend="eager", fullgraph=True)
-        with pytest.raises(Exception, match=message):  # noqa: B017  torch wraps it in an error of its own
+        with pytest.raises(Exception, match=message):  # torch wraps it in an error of its own
             compiled(*tensors)
 
     tensors = make.tensors()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernwright.runtime import Device, Dispatch, InvalidSetting, loader, plan, watch
+from kernwright.runtime import Device, Dispatch, InvalidSetting, fork, loader, plan, watch
 from kernwright.runtime.loader import MachineCode
 from kernwright.runtime.reference import hyper_connection
 
@@ -190,8 +190,8 @@ def test_a_forked_child_that_calls_gets_a_sentence(
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_a_process_forked_before_the_first_call_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "_torch", None)
-    assert in_a_fork(lambda: plan._forked) == "False"
+    monkeypatch.setattr(fork, "_plans", False)
+    assert in_a_fork(lambda: fork.happened) == "False"
 
 
 def test_ranges_are_off_unless_asked_for(
