@@ -163,9 +163,11 @@ class Dispatch:
         """The communicator of a process group; collective. Arguments and errors: `GroupCommunicator`."""
         from .communicator.group import GroupCommunicator
 
-        return GroupCommunicator(
+        comm = GroupCommunicator(
             self.table, group, specs=specs, backend=backend, device=device, timeout_s=timeout_s
         )
+        self.publish(comm)
+        return comm
 
     def local_communicator(
         self,
@@ -180,9 +182,11 @@ class Dispatch:
 
         from .communicator.local import LocalCommunicator
 
-        return LocalCommunicator(
+        comm = LocalCommunicator(
             self.table, world_size, torch.device(device), specs=specs, timeout_s=timeout_s
         )
+        self.publish(comm)
+        return comm
 
     def explain(self, op: str, *args: Any, **kwargs: Any) -> Explanation:
         """Say which candidate a call `op(*args, **kwargs)` takes, and the reason for every candidate.

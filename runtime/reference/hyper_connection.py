@@ -28,12 +28,12 @@ from .hyper_connection_arguments import (
     check_overlap,
     checked_kind,
     checked_out,
-    is_traced,
     layout_problems,
     read,
 )
 from .hyper_connection_known import KnownCall
 from .hyper_connection_shape import FAMILY, INPUTS, OUTPUTS, ChosenTrees, Shape, trees_for
+from .plain import is_traced
 
 if TYPE_CHECKING:
     import torch

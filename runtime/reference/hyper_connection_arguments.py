@@ -9,6 +9,7 @@ from ..communicator import Communicator
 from ..request import Signature
 from ..table import Table
 from .hyper_connection_shape import ALIGNMENT, DTYPE_SHORT, FAMILY, INPUTS, OUTPUTS, Shape
+from .plain import described, is_plain
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +119,7 @@ def checked_out(
         ValueError, TypeError: they aren't what the kind gives, or share memory with an input or each other.
     """
     if not isinstance(out, (tuple, list)) or len(out) != len(RESULTS):
-        raise ValueError(f"out is {_describe(out)}; it must be a tuple ({', '.join(RESULTS)})")
+        raise ValueError(f"out is {described(out)}; it must be a tuple ({', '.join(RESULTS)})")
     named = dict(zip(RESULTS, out, strict=True))
     for name, tensor in named.items():
         check_presence(name, tensor, name in OUTPUTS[kind], kind, f"out's {name}")
@@ -181,44 +182,17 @@ def check_presence(name: str, value: object, wanted: bool, kind: str, called: st
     if value is None and wanted:
         raise ValueError(f"{called} is None; kind {kind} needs a tensor")
     if value is not None and not isinstance(value, torch.Tensor):
-        raise TypeError(f"{called} is {_describe(value)}; it must be a torch tensor")
+        raise TypeError(f"{called} is {described(value)}; it must be a torch tensor")
     if value is not None and not wanted:
         raise ValueError(f"{called} is a tensor; kind {kind} has no {name}: pass None")
 
 
 def _check_plain(value: torch.Tensor | None, called: str) -> None:
-    if value is not None and not _is_plain(value):
+    if value is not None and not is_plain(value):
         raise TypeError(
-            f"{called} is {_describe(value)} of layout {value.layout}; only a strided torch.Tensor or Parameter "
+            f"{called} is {described(value)} of layout {value.layout}; only a strided torch.Tensor or Parameter "
             "has memory that kernels can read: pass the plain tensor behind it"
         )
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is what it says, a tensor or a parameter with memory of its own."""
-    import torch
-
-    # isinstance() isn't asked: Parameter answers yes for subclasses that wrap something. Those that engines
-    # derive from it, to say how a weight is sharded, are plain.
-    kind = type(tensor)
-    return (
-        kind is torch.Tensor or (torch.nn.Parameter in kind.__mro__ and not is_traced(tensor))
-    ) and tensor.layout is torch.strided
-
-
-def is_traced(value: object) -> bool:
-    """Whether it is a tensor that stands for something else: a FakeTensor claims a device, and has no memory."""
-    import torch
-
-    if not isinstance(value, torch.Tensor):
-        return False
-    return type(value).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-
-
-def _describe(value: object) -> str:
-    name = type(value).__name__
-    article = "an" if name[0] in "aeiouAEIOU" else "a"
-    return f"{article} {name}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
 
 
 def _check_options(eps: object, branches: object, comm: object) -> None:
@@ -228,7 +202,7 @@ def _check_options(eps: object, branches: object, comm: object) -> None:
         raise TypeError(f"branches is {branches!r}; it must be an integer of at least 2, or None")
     if comm is not None and not (isinstance(comm, Communicator) and isinstance(comm, Hashable)):
         raise TypeError(
-            f"comm is {_describe(comm)}; it must be None or a communicator: hashable, with rank, world_size, "
+            f"comm is {described(comm)}; it must be None or a communicator: hashable, with rank, world_size, "
             "layout_version, capabilities and owns()"
         )
 

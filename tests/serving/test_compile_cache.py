@@ -1,4 +1,4 @@
-"""torch.compile's caches on the disk: an old graph dispatches by the new verdict, and the fingerprint makes a new one."""
+"""torch.compile's caches on the disk: an old graph dispatches by the new verdict; the fingerprint makes a new one."""
 
 from __future__ import annotations
 
