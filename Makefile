@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 WHEEL   = build/wheel
 
-.PHONY: install demo test test-long check format generate wheels artifacts gpu clean
+.PHONY: install demo test test-long check format generate wheels artifacts gpu sanitize clean
 
 install: $(VENV)/.installed
 
@@ -65,8 +65,20 @@ gpu:
 	export PYTHONPATH="$(CURDIR)/$(GPU_SITE)" KERNWRIGHT_BUNDLE="$(CURDIR)/artifacts" PYTHONUNBUFFERED=1 && \
 	KERNWRIGHT_FIGURES=$(OUT)/proof.json $(PYTHON) -m pytest -m gpu -p no:cacheprovider $$(find tests -name '*_gpu.py') && \
 	$(PYTHON) benchmarks/distance.py $(OUT)/distance.json && \
+	$(PYTHON) benchmarks/call_cost.py --profile $(OUT)/call_cost.json && \
 	$(PYTHON) -m kernwright bench && \
 	tar -czf $(OUT)/records.tgz -C ledger records
+
+# There, too: every kernel at small shapes under compute-sanitizer, each tensor in an allocation of its own.
+SANITIZE_OPTIONS ?=
+sanitize:
+	rm -rf $(GPU_SITE) && mkdir -p $(GPU_SITE) && ln -s "$(CURDIR)" $(GPU_SITE)/kernwright
+	if ls wheels/*.whl >/dev/null 2>&1; then \
+	  $(PYTHON) -m pip install --quiet --no-index --no-deps --no-compile --target $(GPU_SITE) wheels/*.whl; fi
+	export PYTHONPATH="$(CURDIR)/$(GPU_SITE)" PYTORCH_NO_CUDA_MEMORY_CACHING=1 && \
+	for tool in memcheck initcheck synccheck; do \
+	  compute-sanitizer --tool $$tool --error-exitcode 9 $(SANITIZE_OPTIONS) \
+	    $(PYTHON) -m pytest -m gpu -p no:cacheprovider $$(find tests -name 'test_sanitized*_gpu.py') || exit 1; done
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -142,7 +142,7 @@ def test_kernels_serve_a_compiled_step(mini: Any) -> None:
 def test_mistakes_are_sentences_when_a_call_is_traced(mini: Any, local: Any) -> None:
     meta = values(2, 8).to("meta")
     name = local.torch_name
-    with pytest.raises(ValueError, match="b torch.bfloat16 of shape .* both must be alike"):
+    with pytest.raises(ValueError, match=r"b torch.bfloat16 of shape .* both must be alike"):
         mini.torch_ops().all_reduce_sum2(meta, meta[:, :4], comm=name)
     with pytest.raises(ValueError, match="out is torch.float32 of shape"):
         mini.torch_ops().all_reduce.out(meta, comm=name, out=meta.float())
