@@ -129,17 +129,20 @@ class Op:
         import torch
 
         in_force = policies.current() if policy is None else policy
+        key: tuple[object, ...] | None
         try:
             key = (kind, arguments[0].shape, eps, branches, comm, exact, in_force)  # type: ignore[union-attr]
             known = self._known.get(key)
-            if known is not None and known.fits(arguments, out):
-                if torch.is_grad_enabled():
-                    refuse_grad(arguments)
-                return known.resolved(*arguments, out=out)  # type: ignore[return-value]
+            fits = known is not None and known.fits(arguments, out)
         except (AttributeError, TypeError):  # what has no key: reading the call says why
-            key = None
-        except Misaligned:  # kernels can't take it, torch can
-            pass
+            key = known = None
+        if known is not None and fits:
+            if torch.is_grad_enabled():
+                refuse_grad(arguments)
+            try:
+                return known.resolved(*arguments, out=out)  # type: ignore[return-value]
+            except Misaligned:  # kernels can't take it, torch can
+                pass
         if any(is_traced(tensor) for tensor in arguments):
             from .hyper_connection_operators import traced
 

@@ -144,7 +144,7 @@ def test_mistakes_are_sentences_when_a_call_is_traced(mini: Any, local: Any) -> 
     name = local.torch_name
     with pytest.raises(ValueError, match=r"b torch.bfloat16 of shape .* both must be alike"):
         mini.torch_ops().all_reduce_sum2(meta, meta[:, :4], comm=name)
-    with pytest.raises(ValueError, match="out is torch.float32 of shape"):
+    with pytest.raises(ValueError, match=r"out is torch\.float32 of shape"):
         mini.torch_ops().all_reduce.out(meta, comm=name, out=meta.float())
     with pytest.raises(RuntimeError, match="the tensor requires grad, and all_reduce has no gradient"):
         mini.torch_ops().all_reduce(meta.requires_grad_(), comm=name)

@@ -31,12 +31,15 @@ def listed(found: Any) -> list[torch.Tensor]:
 
 
 def test_schemas(bound: Dispatch) -> None:
-    options = "float eps=9.9999999999999995e-07, int? branches=None, bool exact=False, str? policy=None, str? comm=None"
+    options = (
+        "float eps=9.9999999999999995e-07, int? branches=None, bool exact=False, "
+        "str? policy=None, str? comm=None"
+    )
     name = bound.traced.name
     weights = "Tensor norm_weight, Tensor down_weight, Tensor up_weight"
     assert str(operator(bound, "boundary").default._schema) == (
-        f"{name}::hyper_connection_boundary(Tensor residual, Tensor block, Tensor injection, {weights}, *, {options}) "
-        "-> (Tensor x, Tensor block_input, Tensor injection_out)"
+        f"{name}::hyper_connection_boundary(Tensor residual, Tensor block, Tensor injection, {weights}, *, "
+        f"{options}) -> (Tensor x, Tensor block_input, Tensor injection_out)"
     )
     assert str(operator(bound, "combine").default._schema) == (
         f"{name}::hyper_connection_combine(Tensor residual, Tensor block, Tensor injection, *, {options}) -> Tensor"
