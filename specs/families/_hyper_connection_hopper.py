@@ -61,14 +61,16 @@ class UpOptions(Model):
     columns_at_once: Count | None = None
     """Hidden coordinates, with all branches, that a warp has in registers. Default: up to 12 rows of them."""
     converted: Size | None = None
-    """Of a lane's chunks of a row, how many are converted to FP32 before the low rank is known. Default: 3."""
+    """Of a lane's chunks of those rows, how many are converted to FP32 before the low rank is known. Default: 22."""
     copies: Count | None = None
     """Bulk copies of each branch's rows. Default: 2."""
 
 
 class LaunchedUpOptions(UpOptions):
-    """The same for a launch of its own, which has as many CTAs as it needs."""
+    """The same for a launch of its own."""
 
+    ctas: Count = 132
+    """CTAs at most: it has as many as its columns need."""
     threads: Count = 384
     """Threads of a CTA: warps that compute, and 64."""
 
@@ -199,7 +201,7 @@ class TwoKernels(Prefetched):
                 "threads",
                 f"threads is {threads}; it must be a multiple of 32 from 96 to 1024: two warps don't compute.",
             )
-        return up_layout(workload, ctas=None, warps=warps, **options)
+        return up_layout(workload, warps=warps, **options)
 
     def layout_problems(self, workload: HyperConnectionWorkload) -> Iterator[Finding]:
         """Find options that no layout of this workload can have."""

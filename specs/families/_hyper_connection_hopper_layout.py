@@ -23,6 +23,9 @@ ROWS_LIMIT = 32
 """Rows that a warp sums at once: one a lane, when the sums are done."""
 PREFERRED_ROWS = 12
 """Rows that a thread has in registers unless told otherwise: more spill where two CTAs share an SM."""
+PREFERRED_CONVERTED = 3
+PREFERRED_CHUNKS = 22
+"""Rows of down, and chunks of up, that are converted early unless told otherwise: what fits beside the others."""
 SM_SHARED = 228 * 1024
 RESERVED = 1024
 """Bytes of shared memory that the driver keeps of every CTA's."""
@@ -74,7 +77,7 @@ class UpLayout:
     """Hidden coordinates, each with all its branches, that a warp multiplies at once."""
     passes: int
     converted: int
-    """Of the steps, how many are converted to FP32 before the low rank is known."""
+    """Of a lane's chunks of those rows, how many are converted to FP32 before the low rank is known."""
     copies: int
     """Bulk copies of a branch's rows."""
 
@@ -155,7 +158,7 @@ def down_layout(
         rows_per_cta=rows_per_cta,
         rows_at_once=rows_at_once,
         passes=rows_per_cta // teams // rows_at_once,
-        converted=_converted(converted, rows_at_once, "rows that a thread multiplies at once"),
+        converted=_converted(converted, PREFERRED_CONVERTED, rows_at_once, "rows that a thread multiplies at once"),
         stored_chunks=-(-lanes // ctas_per_branch),
     )
 
@@ -163,7 +166,7 @@ def down_layout(
 def up_layout(
     workload: HyperConnectionWorkload,
     *,
-    ctas: int | None,
+    ctas: int,
     warps: int,
     columns_per_cta: int | None,
     columns_at_once: int | None,
@@ -173,18 +176,18 @@ def up_layout(
     """Resolve the options of up and mix; None is the default.
 
     Args:
-        ctas: how many there are at most; None if the kernel has as many as it needs.
+        ctas: how many there are at most.
 
     Raises:
         TilingError: an option doesn't fit the workload or the other options.
     """
     hidden, tree = workload.hidden, workload.trees()["up"]
-    least = 1 if ctas is None else -(-hidden // ctas)
+    least = -(-hidden // ctas)
     legal = [n for n in range(warps, hidden + 1, warps) if hidden % n == 0 and n >= least]
     if columns_per_cta is None and legal:
         columns_per_cta = legal[0]
     if columns_per_cta not in legal:
-        limits = f"{warps}, the warps that compute" + ("" if ctas is None else f", and at least {least} for {ctas} CTAs")
+        limits = f"{warps}, the warps that compute, and at least {least} for {ctas} CTAs"
         found = "there is no such number" if columns_per_cta is None else f"columns_per_cta is {columns_per_cta}"
         raise TilingError(
             "columns_per_cta",
@@ -206,7 +209,9 @@ def up_layout(
         columns_per_warp=per_warp,
         columns_at_once=columns_at_once,
         passes=per_warp // columns_at_once,
-        converted=_converted(converted, steps, "steps that a lane takes along a row"),
+        converted=_converted(
+            converted, PREFERRED_CHUNKS, steps * columns_at_once * workload.branches, "chunks that a lane multiplies at once"
+        ),
         copies=copies,
     )
 
@@ -227,8 +232,8 @@ def _at_once(option: str, wanted: int | None, total: int, what: str, rows_each: 
     return wanted
 
 
-def _converted(wanted: int | None, limit: int, what: str) -> int:
-    wanted = min(3, limit) if wanted is None else wanted
+def _converted(wanted: int | None, preferred: int, limit: int, what: str) -> int:
+    wanted = min(preferred, limit) if wanted is None else wanted
     if wanted > limit:
         raise TilingError("converted", f"converted is {wanted}; at most the {limit} {what} can be.")
     return wanted
