@@ -62,9 +62,9 @@ def _one_kernel(workload: HyperConnectionWorkload, candidate: OneKernel) -> Lowe
         },
         steps={kind: (kind,) for kind in candidate.KERNELS},
         state={
-            "exchange": ((words,), "uint64"),
-            "generations": ((down.ctas,), "uint32"),
-            "record": ((RECORD_WORDS,), "uint32"),
+            "exchange": ((words,), "int64"),
+            "generations": ((down.ctas,), "int32"),
+            "record": ((RECORD_WORDS,), "int32"),
         },
         arguments={"timeout_ns": "uint64"},
     )
@@ -84,7 +84,7 @@ def _two_kernels(workload: HyperConnectionWorkload, candidate: TwoKernels) -> Lo
             programmatic=True,
         )
 
-    weights, mixed = ("norm_weight", "down_weight"), ("partials", "y", "up_weight", "block_input")
+    weights, mixed = ("norm_weight", "down_weight"), ("y", "up_weight", "block_input")
     # Each kernel has a layout of its own, and they share the names of its parts.
     offsets = Staging(memory["down"].down, memory["down"].norm, memory["up"].up, 0, 0)
     return Lowering(
@@ -93,9 +93,9 @@ def _two_kernels(workload: HyperConnectionWorkload, candidate: TwoKernels) -> Lo
         kernels={
             "combine_norm_down": launch("down", *_COMBINED, *weights, "x", "y", "partials"),
             "norm_down": launch("down", "residual", *weights, "y", "partials"),
-            "combine_norm_down_final": launch("down", *_COMBINED, *weights, "y", "partials"),
-            "up_mix": launch("up", *mixed, "injection_out"),
-            "up_mix_final": launch("up", *mixed),
+            "combine_norm_down_final": launch("down", *_COMBINED, *weights, "y", "partials_final"),
+            "up_mix": launch("up", "partials", *mixed, "injection_out"),
+            "up_mix_final": launch("up", "partials_final", *mixed),
             "combine": _combine(workload),
         },
         steps={
@@ -107,6 +107,7 @@ def _two_kernels(workload: HyperConnectionWorkload, candidate: TwoKernels) -> Lo
         scratch={
             "y": ((1, workload.branches * workload.hidden), workload.dtype),
             "partials": ((workload.branches, workload.down_rows), "float32"),
+            "partials_final": ((workload.branches, workload.low_rank), "float32"),
         },
     )
 

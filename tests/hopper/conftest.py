@@ -19,7 +19,7 @@ from kernwright.specs import families, find_workspace, load_spec
 HERE = Path(__file__).parent
 LIBRARY = HERE.parents[1] / "specs" / "library"
 SECOND = 1_000_000_000
-BITS = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.uint32, "uint32": np.uint32, "uint64": np.uint64}
+BITS = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.uint32, "int32": np.uint32, "int64": np.uint64}
 STATE = {"residual": "x", "block": "block_input", "injection": "injection_out"}
 """Where the next boundary finds its inputs among the outputs of this one."""
 Edit = tuple[str, str]
