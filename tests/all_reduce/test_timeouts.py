@@ -132,7 +132,7 @@ def test_a_failure_races_with_nothing(group, name):
 
 
 @pytest.mark.parametrize("name", CANDIDATES)
-@pytest.mark.parametrize("operation", ("staged", "sum2"))
+@pytest.mark.parametrize("operation", ["staged", "sum2"])
 def test_two_streams_on_one_channel_are_noticed(group, name, operation):
     """Rank 1 comes late, so that rank 0 has both calls running at once: under graph replay no host code sees it."""
     made = group("bfloat16", 2)

@@ -83,13 +83,20 @@ __device__ __forceinline__ float sigmoid(float x) { return divide(1.0f, 1.0f + e
 // result is IEEE division's and square root's for every seed within 2 units in the last place of the true value, on
 // the range that each function states; the hardware's are within 1.1.
 
+// An estimate of 1 / divisor, as it multiplies a last correction. If the divisor's mantissa is all ones, the quotient lies
+// so close to the middle of two floats that the larger of them is needed to tell the side.
+__device__ __forceinline__ float decisive(float estimate, float divisor) {
+  const unsigned int last = (__float_as_uint(divisor) & 0x7fffffu) == 0x7fffffu;
+  return __uint_as_float(__float_as_uint(estimate) | last);
+}
+
 // 1 / (1 + e) for e >= +0, Inf and NaN too; `seed` is near 1 / ((1 + e) / 4), a normal number for every finite e.
 __device__ __forceinline__ float reciprocal_from_seed(float e, float seed) {
   const float divisor = 1.0f + e, quarter = fmaf(e, 0.25f, 0.25f);
   const float reciprocal = fmaf(seed, fmaf(-quarter, seed, 1.0f), seed);
   const float near = reciprocal * 0.25f;  // rounded, if it is subnormal
   const float error = fmaf(-divisor, near, 1.0f);
-  const float result = fmaf(error * reciprocal, 0.25f, near);
+  const float result = fmaf(error * 0.25f, decisive(reciprocal, divisor), near);
   return divisor > 0x1.fffffep+127f ? 0.0f : result;
 }
 
@@ -102,7 +109,7 @@ __device__ __forceinline__ float inverse_root_from_seed(float v, float seed) {
   root = fmaf(fmaf(-root, root, v), half, root);
   float inverse = half + half;
   inverse = fmaf(inverse, fmaf(-root, inverse, 1.0f), inverse);
-  return fmaf(inverse, fmaf(-root, inverse, 1.0f), inverse);
+  return fmaf(fmaf(-root, inverse, 1.0f), decisive(inverse, root), inverse);
 }
 
 // a / N for a >= 2^-84, and something below 2^-95 for smaller a; `INVERSE` is 1 / N, rounded.
@@ -784,9 +791,11 @@ __device__ __forceinline__ Partials await(const Exchange& exchange, const Call& 
 // One lane waits for its row; the others look when it has come, and wait for what is then still missing: fewer loads
 // stand in each other's way.
 __device__ __forceinline__ Partials await_in_turn(const Exchange& exchange, const Call& call, int row, int lane) {
-  if (lane == 0) await(exchange, call, row);
+  Partials partials;
+  if (lane == 0) partials = await(exchange, call, row);
   __syncwarp();
-  return await(exchange, call, row);
+  if (lane != 0) partials = await(exchange, call, row);
+  return partials;
 }
 
 // ---- the kernels ----
