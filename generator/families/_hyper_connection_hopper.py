@@ -12,7 +12,7 @@ from ..lowering import KernelLaunch, Lowering
 
 COMBINE_THREADS = 128
 RECORD_WORDS = 8
-"""Of the error record: failures, CTA, row, expected and seen generation of the first."""
+"""Of the error record: failures; CTA, row, branch, expected and seen generation of the first."""
 
 _COMBINED = ("residual", "block", "injection")
 _WEIGHTS = ("norm_weight", "down_weight", "up_weight")
@@ -131,7 +131,10 @@ def _constants(workload: HyperConnectionWorkload, candidate: Prefetched) -> dict
         "hurried": candidate.hurried,
         "hurries": hurries,
         "pacing": (", last" if pace else "") + (", &shared.released" if hurries else ""),
-        "combine": {"threads": COMBINE_THREADS, "ragged": branches * workload.hidden // 8 % COMBINE_THREADS != 0},
+        "combine": {
+            "threads": COMBINE_THREADS,
+            "ragged": branches * workload.hidden // 8 % COMBINE_THREADS != 0,
+        },
     }
 
 

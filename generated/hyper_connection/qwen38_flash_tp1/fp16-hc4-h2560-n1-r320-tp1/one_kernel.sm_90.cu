@@ -496,9 +496,7 @@ __device__ __forceinline__ Tagged load_words(const unsigned long long* words) {
 __device__ __forceinline__ bool complete(const Tagged& value, unsigned int generation) {
   return value.bits.y == generation && value.bits.w == generation;
 }
-__device__ __forceinline__ unsigned int late_tag(const Tagged& value, unsigned int generation) {
-  return value.bits.y == generation ? value.bits.w : value.bits.y;
-}
+__device__ __forceinline__ unsigned int tag(const Tagged& value, int word) { return word == 0 ? value.bits.y : value.bits.w; }
 __device__ __forceinline__ float payload(const Tagged& value, int word) {
   return __uint_as_float(word == 0 ? value.bits.x : value.bits.z);
 }
@@ -717,7 +715,7 @@ __device__ __forceinline__ void prefetch(arrival_t* arrival, const storage_t* we
 struct Exchange {
   unsigned long long* words;
   unsigned int* generations;  // of each CTA, advanced by the CTA itself, so that graph replay advances them
-  unsigned int* record;       // of the first failure: count, CTA, row, expected and seen generation
+  unsigned int* record;       // of the first failure: count, CTA, row, branch, expected and seen generation
 };
 
 // One call, as a CTA sees it.
@@ -743,14 +741,6 @@ __device__ __forceinline__ unsigned long long* row_words(const Exchange& exchang
 // The scales stand behind the rows, like one row more.
 constexpr int SCALES = ALL_ROWS;
 
-__device__ void report(const Exchange& exchange, const Call& call, int row, unsigned int seen) {
-  if (fetch_add_device(exchange.record, 1) != 0) return;
-  exchange.record[1] = blockIdx.x;
-  exchange.record[2] = row;
-  exchange.record[3] = call.generation;
-  exchange.record[4] = seen;
-}
-
 // What the CTAs of all branches have of a row; NaN where one doesn't come in time.
 struct Partials { float of[BRANCHES]; };
 constexpr int LOADS = BRANCHES / WORDS_PER_LOAD;
@@ -769,6 +759,21 @@ __device__ __forceinline__ bool all_complete(const Arrived& arrived, unsigned in
   return all;
 }
 
+// Writes the error record; the first failure counts.
+__device__ void report(const Exchange& exchange, const Call& call, int row, const Arrived& arrived) {
+  if (fetch_add_device(exchange.record, 1) != 0) return;
+  exchange.record[1] = blockIdx.x;
+  exchange.record[2] = row;
+  exchange.record[4] = call.generation;
+#pragma unroll
+  for (int branch = BRANCHES - 1; branch >= 0; --branch) {
+    const unsigned int seen = tag(arrived.words[branch / WORDS_PER_LOAD], branch % WORDS_PER_LOAD);
+    if (seen == call.generation) continue;
+    exchange.record[3] = branch;
+    exchange.record[5] = seen;
+  }
+}
+
 __device__ __forceinline__ Partials await(const Exchange& exchange, const Call& call, int row) {
   Arrived arrived = load_row(exchange, row);
   if (!all_complete(arrived, call.generation)) {
@@ -776,7 +781,7 @@ __device__ __forceinline__ Partials await(const Exchange& exchange, const Call& 
     do {
       arrived = load_row(exchange, row);
       if (ticks_of(nanoseconds()) - began > call.timeout && !all_complete(arrived, call.generation)) {
-        report(exchange, call, row, late_tag(arrived.words[0], call.generation));
+        report(exchange, call, row, arrived);
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) arrived.words[i] = poisoned_words();
         break;
