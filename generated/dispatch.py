@@ -1794,7 +1794,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '549ddf820abb3aaa736ff8b234af858705d98bed779230eece76e0bd5ade46d5'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '04c2b1dd3eeafa97a4331d5fba738da78f5c3ad6d091cea51b0946c075a7bbb5'),
                     },
                     kernels={
                         'boundary': Kernel('hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -1823,7 +1823,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', 'c0b0041e568ba8e7b4fda1b7d5a4f4670d691f981f6587b99cfb03f4ab0d8b1c'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '07f346d0adb5c7f078cdd72b00d5655f5d56f04d0233483085b507ebeda911ce'),
                     },
                     kernels={
                         'combine_norm_down': Kernel('hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
@@ -2089,7 +2089,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', 'ad0459ab4b0c9224dba739bfba9616afb7ad3397e2f04871f4ce12f85e97f562'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '5a6e3ce13d33a6abbac5ccae9c6a386a8627064cca57ed88e55b218592d8f82a'),
                     },
                     kernels={
                         'boundary': Kernel('hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -2118,7 +2118,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', 'b1570bc7ed2c2ab96ee39d551c5bc2efced35cc0968d478225415fb2f773b699'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '36537bd243fafd7a8c21cf3a9f6e55ea25d6f7a5c7c82c7d20564b213e2285ce'),
                     },
                     kernels={
                         'combine_norm_down': Kernel('hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),

@@ -13,15 +13,33 @@ RELEASES = "    if (lane == 0) store_relaxed_block(&shared.released, 1);\n"
 
 ONE = {
     "computers don't wait for the grid before": COMPUTER_WAITS,
-    "the finisher doesn't wait for the grid before": (f"    {WAIT}\n{RELEASES}    const Call", f"{RELEASES}    const Call"),
-    "no tag is looked at": ("return value.bits.y == generation && value.bits.w == generation;", "return true;"),
-    "one tag of a load is looked at": ("value.bits.y == generation && value.bits.w == generation", "value.bits.w == generation"),
+    "the finisher doesn't wait for the grid before": (
+        f"    {WAIT}\n{RELEASES}    const Call",
+        f"{RELEASES}    const Call",
+    ),
+    "no tag is looked at": (
+        "return value.bits.y == generation && value.bits.w == generation;",
+        "return true;",
+    ),
+    "one tag of a load is looked at": (
+        "value.bits.y == generation && value.bits.w == generation",
+        "value.bits.w == generation",
+    ),
     "the generation doesn't advance": ("if (lane == 0) generations[blockIdx.x] = call.generation;", ""),
     "down's weights aren't waited for": ("  wait_for_arrival(&shared.down_arrived);\n", ""),
     "up's weights aren't waited for": ("  wait_for_arrival(&shared.up_arrived);\n", ""),
-    "down expects fewer bytes": ("announce(arrival, (rows + 1) * HIDDEN * 2);", "announce(arrival, rows * HIDDEN * 2);"),
-    "up expects fewer bytes": ("announce(arrival, BRANCHES * COPIES * BYTES);", "announce(arrival, COPIES * BYTES);"),
-    "the call isn't waited for": ("initialise_arrival(&shared.up_arrived, 2);", "initialise_arrival(&shared.up_arrived, 1);"),
+    "down expects fewer bytes": (
+        "announce(arrival, (rows + 1) * HIDDEN * 2);",
+        "announce(arrival, rows * HIDDEN * 2);",
+    ),
+    "up expects fewer bytes": (
+        "announce(arrival, BRANCHES * COPIES * BYTES);",
+        "announce(arrival, COPIES * BYTES);",
+    ),
+    "the call isn't waited for": (
+        "initialise_arrival(&shared.up_arrived, 2);",
+        "initialise_arrival(&shared.up_arrived, 1);",
+    ),
     "the call doesn't arrive": ("      arrive(&shared.up_arrived);\n", ""),
     "mbarriers aren't published": ("  }\n  __syncthreads();\n", "  }\n"),
     "squares aren't waited for": ("meet_at(1 + team, LANES);", ""),
@@ -29,26 +47,44 @@ ONE = {
     "sums aren't announced": ("  arrive_at(SUMMED, down::COMPUTERS + 32);\n", ""),
     "the low rank isn't waited for": ("  meet_at(MIXABLE, down::COMPUTERS + 32);\n", ""),
     "y isn't announced": ("      arrive_at(MIXABLE, down::COMPUTERS + 32);\n", ""),
-    "a scale is of another branch": ("row_words(exchange, SCALES) + branch", "row_words(exchange, SCALES) + (branch ^ 1)"),
-    "a row is published twice": ("row_words(exchange, first_row + row) + branch", "row_words(exchange, first_row) + branch"),
+    "a scale is of another branch": (
+        "row_words(exchange, SCALES) + branch",
+        "row_words(exchange, SCALES) + (branch ^ 1)",
+    ),
+    "a row is published twice": (
+        "row_words(exchange, first_row + row) + branch",
+        "row_words(exchange, first_row) + branch",
+    ),
     "the mix reads x": ("normalised(x[i], weight[i], scale)", "x[i]"),
     "the gate isn't rounded": ("gate_of(rounded(sum[0]))", "gate_of(sum[0])"),
-    "the last pass is missing": ("first < up::COLUMNS_PER_WARP;", "first < up::COLUMNS_PER_WARP - up::COLUMNS_AT_ONCE;"),
-}  # fmt: skip
+    "the last pass is missing": (
+        "first < up::COLUMNS_PER_WARP;",
+        "first < up::COLUMNS_PER_WARP - up::COLUMNS_AT_ONCE;",
+    ),
+}
 
 TWO = {
     "computers don't wait for the grid before": COMPUTER_WAITS,
-    "up doesn't wait for down": (f"  {WAIT}\n  if (const int row", "  if (const int row"),
-    "the injection doesn't wait for down": (f"    {WAIT}\n{RELEASES}    // The rows behind", f"{RELEASES}    // The rows behind"),
+    "up doesn't wait for down": (f"  {WAIT}\n  for (int row", "  for (int row"),
+    "the injection doesn't wait for down": (
+        f"    {WAIT}\n{RELEASES}    // The rows behind",
+        f"{RELEASES}    // The rows behind",
+    ),
     "weights aren't waited for": ("  wait_for_arrival(&shared.arrived);\n", ""),
-    "down expects fewer bytes": ("announce(arrival, (rows + 1) * HIDDEN * 2);", "announce(arrival, rows * HIDDEN * 2);"),
-    "up expects fewer bytes": ("announce(arrival, BRANCHES * COPIES * BYTES);", "announce(arrival, COPIES * BYTES);"),
+    "down expects fewer bytes": (
+        "announce(arrival, (rows + 1) * HIDDEN * 2);",
+        "announce(arrival, rows * HIDDEN * 2);",
+    ),
+    "up expects fewer bytes": (
+        "announce(arrival, BRANCHES * COPIES * BYTES);",
+        "announce(arrival, COPIES * BYTES);",
+    ),
     "mbarriers aren't published": ("  }\n  __syncthreads();\n", "  }\n"),
     "squares aren't waited for": ("meet_at(1 + team, LANES);", ""),
     "the finisher doesn't wait for sums": ("    meet_at(SUMMED, down::COMPUTERS + 32);\n", ""),
     "the low rank isn't waited for": ("  meet_at(MIXABLE, up::WARPS * 32);\n", ""),
     "y is stored by nobody": ("if (stores) store<16>(y_out + k, y);", ""),
-}  # fmt: skip
+}
 
 
 def found(made) -> bool:

@@ -180,10 +180,12 @@ __device__ __forceinline__ void warp_sums(float* sum, int lane) {
   if constexpr (DISTANCE > 1) warp_sums<(ROWS + 1) / 2, DISTANCE / 2>(sum, lane);
 }
 
-// A lane's bits in reverse; as well the lane of a row.
+// A lane's bits in reverse: the row of a lane, and the lane of a row.
 __device__ __forceinline__ int row_of(int lane) {
   return (lane & 1) << 4 | (lane & 2) << 2 | (lane & 4) | (lane & 8) >> 2 | (lane & 16) >> 4;
 }
+
+__device__ __forceinline__ float from_lane(float value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
 
 // ---- prelude: moving data, waiting ----
 
@@ -355,15 +357,18 @@ __device__ __forceinline__ void wait_for_previous_grid() {
 #endif
 }
 
-// N consecutive elements that the grid in front has written, past the L1 cache: that may hold them as they were
-// before, because this grid's CTAs began earlier than they were written.
+// What the grid in front has written is read past the L1 cache: that may hold it as it was before, because this grid's
+// CTAs began earlier than it was written.
+template <typename T>
+__device__ __forceinline__ T fresh(const T* source) { return __ldcg(source); }
+
 template <int BYTES, int N>
 __device__ __forceinline__ Elements<N> load_fresh(const storage_t* source) {
   using word_t = typename Word<BYTES>::type;
   Elements<N> elements;
 #pragma unroll
   for (int i = 0; i < N * 2 / BYTES; ++i)
-    reinterpret_cast<word_t*>(elements.value)[i] = __ldcg(reinterpret_cast<const word_t*>(source) + i);
+    reinterpret_cast<word_t*>(elements.value)[i] = fresh(reinterpret_cast<const word_t*>(source) + i);
   return elements;
 }
 
@@ -500,7 +505,7 @@ __device__ __forceinline__ unsigned int tag(const Tagged& value, int word) { ret
 __device__ __forceinline__ float payload(const Tagged& value, int word) {
   return __uint_as_float(word == 0 ? value.bits.x : value.bits.z);
 }
-__device__ __forceinline__ Tagged poisoned_words() { return {{0x7fffffffu, 0u, 0x7fffffffu, 0u}}; }
+__device__ __forceinline__ Tagged poisoned_words() { return Tagged{uint4{0x7fffffffu, 0u, 0x7fffffffu, 0u}}; }
 
 // Nanoseconds of the clock that all SMs share.
 __device__ __forceinline__ unsigned long long nanoseconds() {
@@ -690,7 +695,7 @@ __device__ __forceinline__ Gates gather(float gate, int lane) {
   Gates gates;
 #pragma unroll
   for (int branch = 0; branch < BRANCHES; ++branch)
-    gates.of[branch] = __shfl_sync(0xffffffffu, gate, row_of((row_of(lane) + branch) & 31));
+    gates.of[branch] = from_lane(gate, row_of((row_of(lane) + branch) & 31));
   return gates;
 }
 // Of the lanes that have a column's gates, the one of branch 0 mixes it.
@@ -731,7 +736,7 @@ __device__ __forceinline__ unsigned int following(unsigned int generation) {
 
 // After a failure nobody waits until the record is cleared: the calls of a graph would all wait in vain.
 __device__ __forceinline__ Call begin(const Exchange& exchange, unsigned long long timeout_ns) {
-  const unsigned int last = __ldcg(exchange.generations + blockIdx.x);
+  const unsigned int last = fresh(exchange.generations + blockIdx.x);
   return {following(last), load_relaxed_device(exchange.record) == 0 ? ticks_of(timeout_ns) : 0};
 }
 
@@ -897,8 +902,8 @@ hyper_connection_boundary_one_kernel(const storage_t* residual, const storage_t*
       for (int i = 1; i < BRANCHES; ++i) scale_of_lane = lane == i ? scales.of[i] : scale_of_lane;
 #pragma unroll
       for (int i = 0; i < MIX_STEPS; ++i) {
-        x[i] = combined(x[i], added[i], __shfl_sync(0xffffffffu, injection_of_lane, of[i]));
-        const float scale = __shfl_sync(0xffffffffu, scale_of_lane, of[i]);
+        x[i] = combined(x[i], added[i], from_lane(injection_of_lane, of[i]));
+        const float scale = from_lane(scale_of_lane, of[i]);
         if (i * 32 + lane < MIXED) shared.y[of[i]][column[i] - first_column] = to_float(normalised(x[i], weight[i], scale));
       }
       arrive_at(MIXABLE, down::COMPUTERS + 32);
@@ -1022,7 +1027,7 @@ hyper_connection_first_one_kernel(const storage_t* residual,
       for (int i = 1; i < BRANCHES; ++i) scale_of_lane = lane == i ? scales.of[i] : scale_of_lane;
 #pragma unroll
       for (int i = 0; i < MIX_STEPS; ++i) {
-        const float scale = __shfl_sync(0xffffffffu, scale_of_lane, of[i]);
+        const float scale = from_lane(scale_of_lane, of[i]);
         if (i * 32 + lane < MIXED) shared.y[of[i]][column[i] - first_column] = to_float(normalised(x[i], weight[i], scale));
       }
       arrive_at(MIXABLE, down::COMPUTERS + 32);
@@ -1144,8 +1149,8 @@ hyper_connection_final_one_kernel(const storage_t* residual, const storage_t* bl
       for (int i = 1; i < BRANCHES; ++i) scale_of_lane = lane == i ? scales.of[i] : scale_of_lane;
 #pragma unroll
       for (int i = 0; i < MIX_STEPS; ++i) {
-        x[i] = combined(x[i], added[i], __shfl_sync(0xffffffffu, injection_of_lane, of[i]));
-        const float scale = __shfl_sync(0xffffffffu, scale_of_lane, of[i]);
+        x[i] = combined(x[i], added[i], from_lane(injection_of_lane, of[i]));
+        const float scale = from_lane(scale_of_lane, of[i]);
         if (i * 32 + lane < MIXED) shared.y[of[i]][column[i] - first_column] = to_float(normalised(x[i], weight[i], scale));
       }
       arrive_at(MIXABLE, down::COMPUTERS + 32);
