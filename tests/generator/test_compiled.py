@@ -37,7 +37,7 @@ CALLS = {
     arrive(&arrival);
     wait_for_arrival(&arrival);
     out[i] = copied[63 - i];""",
-    "kept.cuh.j2": "float values[2] = {out[0] + 1.0f, out[1] * 3.0f}; keep(values, flag); out[2] = values[0] + values[1];",
+    "kept.cuh.j2": "float kept[2] = {out[0] + 1.0f, out[1] * 3.0f}; keep(kept, flag); out[2] = kept[0] + kept[1];",
     "named_barrier.cuh.j2": "if (i < 32) arrive_at(1, 64); else meet_at(1, 64);",
     "programmatic.cuh.j2": """
     launch_dependents();

@@ -43,22 +43,65 @@ def problems(tmp_path: Path, candidate: str, **workload: object) -> list[str]:
     [
         (ONE + "ctas = 130", "ctas: down: ctas is 130; a CTA serves one branch, so 4 must divide it."),
         (ONE + "ctas = 8", "ctas: a CTA's weights take 1653760 bytes of shared memory"),
-        (ONE + "threads = 352", "threads: down: threads is 352; teams of 320, one thread for each lane of the norm's tree, and two warps on top make 384, 704 or 1024."),
-        (ONE + "down = { rows_per_cta = 9 }", "down.rows_per_cta: down: rows_per_cta is 9; 324 rows over 33 CTAs of a branch need at least 10, and a multiple of 1, the teams of a CTA."),
-        (ONE + "threads = 704\ndown = { rows_per_cta = 11 }", "down.rows_per_cta: down: rows_per_cta is 11; 324 rows over 33 CTAs of a branch need at least 10, and a multiple of 2, the teams of a CTA."),
-        (ONE + "down = { rows_at_once = 3 }", "down.rows_at_once: down: rows_at_once is 3; it must divide the 10 rows and make at most 32 rows: 1, 2, 5 or 10."),
-        (ONE + "down = { converted = 11 }", "down.converted: down: converted is 11; at most the 10 rows that a thread multiplies at once can be."),
-        (ONE + "up = { columns_per_cta = 30 }", "up.columns_per_cta: up: columns_per_cta is 30; it must divide hidden, 2560, and be a multiple of 10, the warps that compute, and at least 20 for 132 CTAs: 20, 40, 80, 160, 320 or 640."),
-        (ONE + "up = { columns_at_once = 3 }", "up.columns_at_once: up: columns_at_once is 3; it must divide the 2 hidden coordinates and make at most 32 rows: 1 or 2."),
-        (ONE + "up = { converted = 41 }", "up.converted: up: converted is 41; at most the 40 chunks that a lane multiplies at once can be."),
+        (
+            ONE + "threads = 352",
+            "threads: down: threads is 352; teams of 320, one thread for each lane of the norm's tree, "
+            "and two warps on top make 384, 704 or 1024.",
+        ),
+        (
+            ONE + "down = { rows_per_cta = 9 }",
+            "down.rows_per_cta: down: rows_per_cta is 9; 324 rows over 33 CTAs of a branch need at least "
+            "10, and a multiple of 1, the teams of a CTA.",
+        ),
+        (
+            ONE + "threads = 704\ndown = { rows_per_cta = 11 }",
+            "down.rows_per_cta: down: rows_per_cta is 11; 324 rows over 33 CTAs of a branch need at least"
+            " 10, and a multiple of 2, the teams of a CTA.",
+        ),
+        (
+            ONE + "down = { rows_at_once = 3 }",
+            "down.rows_at_once: down: rows_at_once is 3; it must divide the 10 rows and make at most 32 "
+            "rows: 1, 2, 5 or 10.",
+        ),
+        (
+            ONE + "down = { converted = 11 }",
+            "down.converted: down: converted is 11; at most the 10 rows that a thread multiplies at once "
+            "can be.",
+        ),
+        (
+            ONE + "up = { columns_per_cta = 30 }",
+            "up.columns_per_cta: up: columns_per_cta is 30; it must divide hidden, 2560, and be a "
+            "multiple of 10, the warps that compute, and at least 20 for 132 CTAs: 20, 40, 80, 160, 320 "
+            "or 640.",
+        ),
+        (
+            ONE + "up = { columns_at_once = 3 }",
+            "up.columns_at_once: up: columns_at_once is 3; it must divide the 2 hidden coordinates and "
+            "make at most 32 rows: 1 or 2.",
+        ),
+        (
+            ONE + "up = { converted = 41 }",
+            "up.converted: up: converted is 41; at most the 40 chunks that a lane multiplies at once can be.",
+        ),
         (ONE + "up = { copies = 3 }", "up.copies: up: copies is 3; it must divide columns_per_cta, 20."),
         (ONE + "exchange_bytes = 4", "exchange_bytes: found 4; allowed are 8 or 16."),
         (ONE + "load_bytes = 4", 'load_bytes: route "one_kernel" has no option "load_bytes"'),
-        (TWO + "up_mix = { threads = 100 }", "up_mix.threads: up_mix: threads is 100; it must be a multiple of 32 from 96 to 1024: two warps don't compute."),
-        (TWO + "down = { ctas = 130 }", "down.ctas: down: ctas is 130; a CTA serves one branch, so 4 must divide it."),
-        (TWO + "budget.boundary = { registers = 80 }", 'budget.boundary: route "two_kernels" has no kernel "boundary"; its kernels are combine_norm_down, norm_down, combine_norm_down_final, up_mix, up_mix_final and combine'),
+        (
+            TWO + "up_mix = { threads = 100 }",
+            "up_mix.threads: up_mix: threads is 100; it must be a multiple of 32 from 96 to 1024: two "
+            "warps don't compute.",
+        ),
+        (
+            TWO + "down = { ctas = 130 }",
+            "down.ctas: down: ctas is 130; a CTA serves one branch, so 4 must divide it.",
+        ),
+        (
+            TWO + "budget.boundary = { registers = 80 }",
+            'budget.boundary: route "two_kernels" has no kernel "boundary"; its kernels are '
+            "combine_norm_down, norm_down, combine_norm_down_final, up_mix, up_mix_final and combine",
+        ),
     ],
-)  # fmt: skip
+)
 def test_options(tmp_path, candidate, message):
     (found,) = problems(tmp_path, candidate)
     assert found.startswith(f"candidate[1].{message}")
