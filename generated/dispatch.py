@@ -1794,7 +1794,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '04c2b1dd3eeafa97a4331d5fba738da78f5c3ad6d091cea51b0946c075a7bbb5'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', 'f75b3d3b4fca730efca47158249d895a693189adfb70ad4919e1a980aa172061'),
                     },
                     kernels={
                         'boundary': Kernel('hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -1823,7 +1823,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '07f346d0adb5c7f078cdd72b00d5655f5d56f04d0233483085b507ebeda911ce'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '39f863aa1e363f8f4dc670ebc5fcc2c4a60b45d6fd6e3b819d02a82560b4cc34'),
                     },
                     kernels={
                         'combine_norm_down': Kernel('hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
@@ -2089,7 +2089,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '5a6e3ce13d33a6abbac5ccae9c6a386a8627064cca57ed88e55b218592d8f82a'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '86d41c2e7599e06fa8e16addec8f5e1e5e7e2ee705e2055423d885b8c1151c29'),
                     },
                     kernels={
                         'boundary': Kernel('hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -2118,7 +2118,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '36537bd243fafd7a8c21cf3a9f6e55ea25d6f7a5c7c82c7d20564b213e2285ce'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '83e06b9f0c00561e5f7fc9ebfc0beb7d71f932b31325cfcb0ca3b649cd7ae675'),
                     },
                     kernels={
                         'combine_norm_down': Kernel('hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),

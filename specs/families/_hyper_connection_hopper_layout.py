@@ -24,7 +24,7 @@ ROWS_LIMIT = 32
 PREFERRED_ROWS = 12
 """Rows that a thread has in registers unless told otherwise: more spill where two CTAs share an SM."""
 PREFERRED_CONVERTED = 3
-PREFERRED_CHUNKS = 22
+PREFERRED_CHUNKS = 20
 """Rows of down, and chunks of up, that are converted early unless told otherwise: what fits beside the others."""
 SM_SHARED = 228 * 1024
 RESERVED = 1024

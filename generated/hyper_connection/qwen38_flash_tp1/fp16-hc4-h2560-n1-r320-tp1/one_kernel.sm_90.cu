@@ -642,7 +642,7 @@ __device__ __forceinline__ storage_t* weight_row(int branch, int column) {
 // What a lane has of the rows that its warp multiplies at once: row i is branch i % HC of column i / HC.
 struct Weights {
   Elements<CHUNK> stored[STEPS][ROWS_AT_ONCE];
-  float converted[22 * CHUNK];  // the first chunks, step after step
+  float converted[20 * CHUNK];  // the first chunks, step after step
 };
 
 __device__ __forceinline__ void take(Weights& weights, int column, int lane, unsigned int* sink) {
@@ -654,7 +654,7 @@ __device__ __forceinline__ void take(Weights& weights, int column, int lane, uns
                                                        (step * 32 + lane) * CHUNK);
   // Some are converted while the low rank is on its way.
 #pragma unroll
-  for (int chunk = 0; chunk < 22; ++chunk)
+  for (int chunk = 0; chunk < 20; ++chunk)
 #pragma unroll
     for (int e = 0; e < CHUNK; ++e)
       weights.converted[chunk * CHUNK + e] = to_float(weights.stored[chunk / ROWS_AT_ONCE][chunk % ROWS_AT_ONCE].value[e]);
@@ -682,7 +682,7 @@ __device__ __forceinline__ float multiply(const Weights& weights, const Input& i
 #pragma unroll
       for (int i = 0; i < ROWS_AT_ONCE; ++i)
         sum[i] = fmaf(input.value[step][e],
-                      step * ROWS_AT_ONCE + i < 22 ? weights.converted[(step * ROWS_AT_ONCE + i) * CHUNK + e]
+                      step * ROWS_AT_ONCE + i < 20 ? weights.converted[(step * ROWS_AT_ONCE + i) * CHUNK + e]
                           : to_float(weights.stored[step][i].value[e]),
                       sum[i]);
   warp_sums<ROWS_AT_ONCE>(sum, lane);
