@@ -10,9 +10,11 @@ from dataclasses import asdict
 from typing import Any
 
 from ...specs import Candidate, RowTiling, Workload
+from ...specs.families._hyper_connection_hopper import Prefetched
 from ...specs.families.hyper_connection import HyperConnectionWorkload, Replicated
 from ..literals import float_literal
 from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
+from ._hyper_connection_hopper import lower_prefetched
 
 SUMS_LIMIT = 192
 """Partial sums of a thread: they live in registers, of which a thread has 255."""
@@ -35,6 +37,8 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
         ScheduleError: rows don't fit into shared memory, or outnumber the threads that finish them.
     """
     assert isinstance(workload, HyperConnectionWorkload)
+    if isinstance(candidate, Prefetched):
+        return lower_prefetched(workload, candidate)
     if not isinstance(candidate, Replicated):
         raise NotGenerated(
             f"route {candidate.route} of candidate {candidate.name} is a valid schedule, but this version "
