@@ -10,9 +10,10 @@ from dataclasses import asdict
 from typing import Any
 
 from ...specs import Candidate, RowTiling, Workload
-from ...specs.families.hyper_connection import HyperConnectionWorkload, Replicated
+from ...specs.families.hyper_connection import HyperConnectionWorkload, Replicated, Sharded
 from ..literals import float_literal
 from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
+from ._hyper_connection_sharded import lower_sharded
 
 SUMS_LIMIT = 192
 """Partial sums of a thread: they live in registers, of which a thread has 255."""
@@ -35,14 +36,12 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
         ScheduleError: rows don't fit into shared memory, or outnumber the threads that finish them.
     """
     assert isinstance(workload, HyperConnectionWorkload)
-    if not isinstance(candidate, Replicated):
+    one_token = (workload.tokens.min, workload.tokens.max) == (1, 1)
+    if isinstance(candidate, Sharded) and one_token:
+        return lower_sharded(workload, candidate)
+    if not isinstance(candidate, Replicated) or not one_token:
         raise NotGenerated(
-            f"route {candidate.route} of candidate {candidate.name} is a valid schedule, but this version "
-            f"has no templates for it; it generates route replicated"
-        )
-    if (workload.tokens.min, workload.tokens.max) != (1, 1):
-        raise NotGenerated(
-            f"tokens is {workload.tokens.min} to {workload.tokens.max} in a spec file of route replicated; "
+            f"tokens is {workload.tokens.min} to {workload.tokens.max} in a spec file of route {candidate.route}; "
             f"this version has templates for tokens = 1 alone"
         )
     return _lower_replicated(workload, candidate)
