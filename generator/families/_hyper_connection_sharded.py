@@ -123,7 +123,7 @@ def _kernels(
         return KernelLaunch(grid, (EXCHANGE_THREADS, 1, 1), args, resident=True)
 
     sends = ("channels",) if candidate.fuse_down_gather else ()
-    split = ("segment_sums", "arrivals") if parts > 1 else ()
+    sums = {"down": "segment_sums", "down_first": "segment_sums", "down_final": "final_segment_sums"}
     combining = ("residual", "block", "injection", "norm_weight", "down_weight", "x", "y")
     first = ("residual", "norm_weight", "down_weight", "y")
     down = {"down": combining, "down_first": first, "down_final": combining}
@@ -135,6 +135,7 @@ def _kernels(
         kernels["norm"] = branches("residual", "norm_weight", "y")
     for kernel, args in down.items():
         tiling = "down_final" if kernel == "down_final" else "down"
+        split = (sums[kernel], "arrivals") if parts > 1 else ()
         kernels[kernel] = rows(tiling, *sends, *args, "shard", *split, "rank_base", parts=parts)
     kernels["gather_down"] = exchange(1, "shard", "lora", "injection_out")
     kernels["gather_down_final"] = exchange(1, "shard", "lora")
@@ -177,6 +178,7 @@ def _scratch(
     }
     if parts > 1:
         scratch["segment_sums"] = ((rows, down_tree.segments), "float32")
+        scratch["final_segment_sums"] = ((workload.low_rank // ranks, down_tree.segments), "float32")
     if isinstance(candidate, GateSharded):
         scratch["gates"] = ((workload.branches // ranks, workload.hidden), dtype)
     elif not isinstance(candidate, FusedUpMixGather):
