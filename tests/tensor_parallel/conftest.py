@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,20 @@ class Group:
         yield set(words[self.layout.more_counters // 4 :].tolist()[:160])
 
 
+class SmallExchanges:
+    """Kernels that only exchange, with 32 threads instead of 256, so that ThreadSanitizer holds several calls."""
+
+    edits: tuple[Edit, ...] = (("constexpr int THREADS = 256;\n}", "constexpr int THREADS = 32;\n}"),)
+    _SYMBOL = re.compile(r"hyper_connection_(gather|gather_down|gather_down_final|mix)_[a-z]")
+
+    def launches(self, launches: Sequence[Launch]) -> list[Launch]:
+        """The launches of the edited text."""
+        return [
+            replace(launch, block=(32, 1, 1)) if self._SYMBOL.match(launch.symbol) else launch
+            for launch in launches
+        ]
+
+
 def mini(label: str, file: str = "mini4") -> GeneratedWorkload:
     return generated(HERE / "miniature" / f"{file}.toml")[label]
 
@@ -195,6 +210,12 @@ def mini(label: str, file: str = "mini4") -> GeneratedWorkload:
 def group() -> Callable[..., Group]:
     """Make a group of a miniature: `group("fp16-hc4-h256-n1-r320-tp4")`."""
     return lambda label, file="mini4", **options: Group(mini(label, file), **options)
+
+
+@pytest.fixture(scope="session")
+def small_exchanges() -> SmallExchanges:
+    """For race searches on the tiny miniature."""
+    return SmallExchanges()
 
 
 @pytest.fixture(scope="session")
