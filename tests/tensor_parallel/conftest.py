@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from kernwright.emulator import Buffer, Launch, Object, compile_text
 from kernwright.evidence.oracle import Shape, boundary, tensors, weights
+from kernwright.evidence.oracle.hyper_connection import mix, up
 from kernwright.generator.environment import make_environment
 from kernwright.generator.sources import GeneratedCandidate, GeneratedWorkload, generate_workloads
 from kernwright.specs import families, find_workspace, load_spec
@@ -22,6 +23,21 @@ HERE = Path(__file__).parent
 SECOND = 1_000_000_000
 WEIGHTS = ("norm_weight", "down_weight", "up_weight")
 """What local ranks share."""
+PRODUCTS = {
+    "combine_norm": ("x", "y"),
+    "norm": ("y",),
+    "combine": ("x",),
+    "down": ("x", "y", "shard", "segment_sums"),
+    "down_first": ("y", "shard", "segment_sums"),
+    "down_final": ("x", "y", "shard", "final_segment_sums"),
+    "gather_down": ("lora", "injection_out"),
+    "gather_down_final": ("lora",),
+    "up": ("gates",),
+    "mix": ("block_input",),
+    "up_mix": ("mixed", "block_input"),
+    "gather": ("block_input",),
+}
+"""What a kernel stores, on one route or another."""
 Edit = tuple[str, str]
 
 
@@ -52,9 +68,25 @@ def answer(
     key = (entry.spec, entry.workload.label(), kind, inputs, seed, tokens)
     if key not in _ANSWERS:
         shape = shape_of(entry, tokens)
+        if inputs == "cancelling":
+            _ANSWERS[key] = cancelling(shape, seed)
+            return _ANSWERS[key]
         given = tensors(shape, inputs, seed) | (weights(shape, seed, kind) if kind != "combine" else {})
         _ANSWERS[key] = given, boundary(shape, given, kind)
     return _ANSWERS[key]
+
+
+def cancelling(shape: Shape, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """For up and what follows alone: products of +-2**24 and of 1, so that every order of adding them shows."""
+    rng = np.random.default_rng(seed)
+    rows = rng.permuted(
+        np.tile(np.float16([4096, -4096, 2**-12, 2**-12]), (shape.width, shape.low_rank // 4)), axis=1
+    )
+    given = {"up_weight": rows.view(np.uint16)}
+    lora = np.full((shape.tokens, shape.low_rank), 4096, np.float16).view(np.uint16)
+    y = rng.standard_normal((shape.tokens, shape.width)).astype(np.float16).view(np.uint16)
+    g = up(shape, lora, given["up_weight"])
+    return given, {"lora": lora, "y": y, "g": g, "block_input": mix(shape, g, y)}
 
 
 @dataclass
@@ -97,31 +129,38 @@ class Group:
         *,
         skip: Sequence[int] = (),
         one_grid: bool = False,
+        only: Sequence[str] = (),
         timeout_s: int = 30,
     ) -> list[dict[str, Buffer]]:
-        """One boundary on all ranks but `skip`; gives each rank's buffers (local ranks: those of all, once)."""
+        """One boundary on all ranks but `skip`; gives each rank's buffers (local ranks: those of all, once).
+
+        With `only`, just these kernels are launched, on what the others would have stored.
+        """
         given, stored = answer(self.entry, kind, inputs, seed)
         everyone = [rank for rank in range(self.ranks) if rank not in skip]
         made = []
         for rank in [0] if one_grid else everyone:
-            buffers = self._buffers(name, kind, given, stored, rank, self.ranks if one_grid else 1)
-            self._launch(name, kind, buffers, rank, one_grid, timeout_s)
+            lowering = self.candidate(name).lowering
+            steps = [step for step in lowering.steps[kind] if not only or step in only]
+            buffers = self._buffers(name, steps, given, stored, rank, self.ranks if one_grid else 1)
+            self._launch(name, steps, buffers, rank, one_grid, timeout_s)
             made.append(buffers)
         self.calls += 1
         return made
 
     def _buffers(
-        self, name: str, kind: str, given: Any, stored: Any, rank: int, ranks: int
+        self, name: str, steps: Sequence[str], given: Any, stored: Any, rank: int, ranks: int
     ) -> dict[str, Buffer]:
         dtype, number = self.shape.dtype, self.calls
         lowering = self.candidate(name).lowering
+        produced = {tensor for step in steps for tensor in PRODUCTS[step]}
         buffers = {
             tensor: Buffer(
                 tensor, bits if tensor in WEIGHTS else np.repeat(bits, ranks, 0), "in", rank, (), dtype
             )
             for tensor, bits in given.items()
         }
-        used = {arg for step in lowering.steps[kind] for arg in lowering.kernels[step].args}
+        used = {arg for step in steps for arg in lowering.kernels[step].args}
         for tensor in sorted(used - set(buffers) - set(lowering.arguments)):
             label = f"{tensor} of call {number}"
             if tensor in lowering.state:
@@ -131,8 +170,10 @@ class Group:
                     self.state[key] = Buffer(tensor, np.zeros(size, np.int32), "inout", rank, (), "")
                 buffers[tensor] = self.state[key]
                 continue
-            right = self._right(tensor, kind, stored, range(ranks) if ranks > 1 else [rank])
-            if right is not None:
+            right = self._right(tensor, stored, range(ranks) if ranks > 1 else [rank])
+            if right is not None and tensor not in produced:
+                buffers[tensor] = Buffer(label, right, "in", rank, (), dtype)
+            elif right is not None:
                 buffers[tensor] = Buffer(label, np.empty_like(right), "out", rank, (), dtype)
                 self.expected[buffers[tensor]] = right
             else:
@@ -141,7 +182,7 @@ class Group:
                 buffers[tensor] = Buffer(label, bits, "out", rank, (), kept_as)
         return buffers
 
-    def _right(self, tensor: str, kind: str, stored: Any, ranks: Sequence[int]) -> Any:
+    def _right(self, tensor: str, stored: Any, ranks: Sequence[int]) -> Any:
         """What ranks must have stored in a buffer, one after the other; None for what isn't compared."""
         lora = stored.get("lora")
         if tensor in ("x", "y", "lora", "block_input", "injection_out"):
@@ -161,7 +202,13 @@ class Group:
         return np.stack(parts)
 
     def _launch(
-        self, name: str, kind: str, buffers: dict[str, Buffer], rank: int, one_grid: bool, timeout_s: int
+        self,
+        name: str,
+        steps: Sequence[str],
+        buffers: dict[str, Buffer],
+        rank: int,
+        one_grid: bool,
+        timeout_s: int,
     ) -> None:
         lowered, kernel = self.candidate(name), self.kernel(name)
         arguments = buffers | {
@@ -169,7 +216,7 @@ class Group:
             "rank_base": np.uint32(rank),
             "timeout_ns": np.uint64(timeout_s * SECOND),
         }
-        for step in lowered.lowering.steps[kind]:
+        for step in steps:
             launch = lowered.lowering.kernels[step]
             grid = (launch.grid[0], self.ranks if one_grid else 1, launch.grid[2])
             args: Any = tuple(arguments[argument] for argument in launch.args)

@@ -40,7 +40,9 @@ def test_schedules(group, name, ranks, seeds):
 
 @pytest.mark.long
 @pytest.mark.parametrize("generation", [0, 65_534, 2**32 - 2])
-@pytest.mark.parametrize(("name", "ranks"), [("fused", 2), ("fused", 4), ("fused_serial", 2), ("fused_serial", 4)])
+@pytest.mark.parametrize(
+    ("name", "ranks"), [("fused", 2), ("fused", 4), ("fused_serial", 2), ("fused_serial", 4)]
+)
 def test_two_thousand_seeds_of_the_fused_route(group, name, ranks, generation):
     made = calls(group, name, ranks, generation)
     fuzzed = fuzz(made.launches, made.expected, -(-SEEDS // 12), first=1000)
@@ -91,6 +93,8 @@ def all_reduces(calls: int, ranks: int) -> tuple[list[Launch], dict[Buffer, obje
             output = Buffer(f"sum {call}", np.empty_like(total), "out", rank, (), "float16")
             args = (channels, *[(tensor,) * ranks for tensor in (inputs, addend, output)], np.uint32(200))
             scalars = (np.uint32(rank), np.uint64(30_000_000_000))
-            launches.append(Launch(kernel, symbol, launch.grid, launch.block, (*args, *scalars), 0, rank, stream=1))
+            launches.append(
+                Launch(kernel, symbol, launch.grid, launch.block, (*args, *scalars), 0, rank, stream=1)
+            )
             expected[output] = total
     return launches, expected

@@ -68,7 +68,17 @@ def test_sixteen_inputs_with_weights_of_their_own(group, name, generation):
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_routes_and_grids_that_alternate_on_one_channel(group, generation):
     made = group("fp16-hc4-h32-n1-r64-tp4", "tiny", generation=generation)
-    for name in ("fused", "gates", "fused_serial", "fused", "hidden", "fused_serial", "gates", "hidden", "fused"):
+    for name in (
+        "fused",
+        "gates",
+        "fused_serial",
+        "fused",
+        "hidden",
+        "fused_serial",
+        "gates",
+        "hidden",
+        "fused",
+    ):
         made.call(name, "final" if name == "hidden" else "boundary", seed=1 + made.calls)
     right(made, seeds=6)
     down, gates, outputs, fused, more = made.counters(run(made.launches).arrays, rank=1)
