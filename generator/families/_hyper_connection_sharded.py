@@ -22,15 +22,12 @@ from ...specs.families._hyper_connection_channel import (
 from ...specs.families.hyper_connection import FusedUpMixGather, GateSharded, HyperConnectionWorkload, Sharded
 from ..literals import float_literal
 from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
+from ._hyper_connection_gates import check_gates, wide_loads
 
 SUMS_LIMIT = 192
 """Partial sums of a thread: they live in registers, of which a thread has 255."""
-CHUNKS_LIMIT = 256
-"""32-bit words of weights that a thread of the up kernel holds at once."""
 STATIC_SHARED_LIMIT = 48 * 1024
 """Bytes of static shared memory that a kernel may declare on every architecture."""
-CHUNK_TYPES = {4: "unsigned int", 8: "unsigned long long"}
-"""Types that a shuffle moves, by the bytes of a chunk."""
 
 
 def lower_sharded(workload: HyperConnectionWorkload, candidate: Sharded) -> Lowering:
@@ -51,7 +48,7 @@ def lower_sharded(workload: HyperConnectionWorkload, candidate: Sharded) -> Lowe
     parallel = isinstance(candidate, FusedUpMixGather) and candidate.parallel_gates
     gates = 1 if parallel else workload.branches // (workload.world_size if up == "up" else 1)
     _check_down(candidate, tilings["down"], down_tree, parts)
-    _check_up(candidate, tilings[up], up_tree, gates)
+    check_gates(candidate, tilings[up], up_tree, gates)
     if candidate.fuse_combine_norm:
         _check_fused_norm(candidate, tilings["down"], norm, down_tree, workload.branches)
     if isinstance(candidate, FusedUpMixGather):
@@ -86,7 +83,7 @@ def lower_sharded(workload: HyperConnectionWorkload, candidate: Sharded) -> Lowe
         "tiling": tilings[up],
         "gates_per_row": gates,
         "row_is": "a gate" if parallel else "a hidden coordinate",
-        **_wide_loads(candidate, tilings[up], up_tree),
+        **wide_loads(candidate, tilings[up], up_tree),
     }
     return Lowering(
         template=f"hyper_connection/{candidate.route}.cu.j2",
@@ -186,37 +183,6 @@ def _scratch(
     return scratch
 
 
-def _wide_loads(candidate: Sharded, tiling: RowTiling, tree: TreeShape) -> dict[str, Any]:
-    """Loads of several chunks: the lanes that they belong to exchange them by shuffles."""
-    chunk_bytes = tree.chunk * 2
-    wide = tiling.load_bytes // chunk_bytes
-    if not tiling.staged:
-        return {"wide": 1}
-    if tiling.load_bytes % chunk_bytes or chunk_bytes not in CHUNK_TYPES or tree.lanes % wide:
-        raise NotGenerated(
-            f"candidate {candidate.name} loads {tiling.load_bytes} bytes of {candidate.UP} at once, and a lane's "
-            f"chunk has {chunk_bytes}; on sharded routes a load that is wider than the chunk is generated for "
-            f"whole chunks of 4 or 8 bytes alone: take another {candidate.UP}.load_bytes"
-        )
-    if tree.segment * 2 % tiling.load_bytes:
-        raise NotGenerated(
-            f"candidate {candidate.name} loads {tiling.load_bytes} bytes of {candidate.UP} at once, but a segment "
-            f"of the up tree has {tree.segment * 2}; take a width that divides it"
-        )
-    blocks = tree.chunks // (tree.lanes * wide)
-    if blocks == 0:
-        raise NotGenerated(
-            f"candidate {candidate.name} loads {tiling.load_bytes} bytes of {candidate.UP} at once, but the lanes "
-            f"of the up tree have {tree.steps} chunks each; take a narrower {candidate.UP}.load_bytes"
-        )
-    return {
-        "wide": wide,
-        "wide_bytes": tiling.load_bytes,
-        "wide_blocks": blocks,
-        "chunk_type": CHUNK_TYPES[chunk_bytes],
-    }
-
-
 def _check_generated(candidate: Sharded) -> None:
     if candidate.packed_down:
         raise NotGenerated(
@@ -249,21 +215,6 @@ def _check_down(candidate: Sharded, tiling: RowTiling, tree: TreeShape, parts: i
         raise ScheduleError(
             f"candidate {candidate.name} gives a thread of down {sums} partial sums; {SUMS_LIMIT} are allowed: "
             f"lower down.rows_per_cta or raise down.threads"
-        )
-
-
-def _check_up(candidate: Sharded, tiling: RowTiling, tree: TreeShape, gates: int) -> None:
-    up = candidate.UP
-    if tree.groups > 1:
-        raise NotGenerated(
-            f"the up tree has {tree.lanes} lanes; candidate {candidate.name} of route {candidate.route} is generated "
-            f"for 32 at most: state a tree.up with fewer lanes, or take route replicated"
-        )
-    words = tiling.rows_per_team * gates * tree.segments * tree.steps * max(tree.chunk // 2, 1)
-    if words > CHUNKS_LIMIT:
-        raise ScheduleError(
-            f"candidate {candidate.name} lets a thread of {up} hold {words} words of weights at once; "
-            f"{CHUNKS_LIMIT} are allowed: lower {up}.rows_per_cta or raise {up}.threads"
         )
 
 

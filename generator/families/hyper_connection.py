@@ -13,6 +13,7 @@ from ...specs import Candidate, RowTiling, Workload
 from ...specs.families.hyper_connection import HyperConnectionWorkload, Replicated, Sharded
 from ..literals import float_literal
 from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
+from ._hyper_connection_rows import lower_rows
 from ._hyper_connection_sharded import lower_sharded
 
 SUMS_LIMIT = 192
@@ -39,11 +40,13 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
     one_token = (workload.tokens.min, workload.tokens.max) == (1, 1)
     if isinstance(candidate, Sharded) and one_token:
         return lower_sharded(workload, candidate)
-    if not isinstance(candidate, Replicated) or not one_token:
+    if not isinstance(candidate, Replicated):
         raise NotGenerated(
-            f"tokens is {workload.tokens.min} to {workload.tokens.max} in a spec file of route {candidate.route}; "
-            f"this version has templates for tokens = 1 alone"
+            f"candidate {candidate.name} has route {candidate.route}, and tokens is {workload.tokens.min} to "
+            f"{workload.tokens.max}; this version has templates of that route for tokens = 1 alone"
         )
+    if not one_token:
+        return lower_rows(workload, candidate)
     return _lower_replicated(workload, candidate)
 
 

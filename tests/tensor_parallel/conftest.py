@@ -259,6 +259,19 @@ def group() -> Callable[..., Group]:
     return lambda label, file="mini4", **options: Group(mini(label, file), **options)
 
 
+class Rows:
+    """Workloads of several tokens, and the oracle's answer for them."""
+
+    entry = staticmethod(mini)
+    answer = staticmethod(answer)
+
+
+@pytest.fixture(scope="session")
+def rows() -> Rows:
+    """For the tests of several tokens."""
+    return Rows()
+
+
 @pytest.fixture(scope="session")
 def small_exchanges() -> SmallExchanges:
     """For race searches on the tiny miniature."""
