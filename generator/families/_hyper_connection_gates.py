@@ -1,4 +1,4 @@
-"""What the template `gates.cuh.j2` needs and can do: the up projection of the sharded routes and of several tokens."""
+"""What `gates.cuh.j2` needs and can do: the up projection of the sharded routes and of several tokens."""
 
 from __future__ import annotations
 

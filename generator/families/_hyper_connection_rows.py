@@ -116,8 +116,8 @@ def _check_down(candidate: Replicated, tiling: RowTiling, tree: TreeShape, token
     held = tiling.rows_per_team * tree.segments * tree.steps * tiling.lane_passes * max(tree.chunk // 2, 1)
     if held > HELD_LIMIT:
         raise ScheduleError(
-            f"candidate {candidate.name} lets a thread of down hold {held} words of weights while it goes through the "
-            f"tokens; {HELD_LIMIT} are allowed: lower down.rows_per_cta or raise down.threads"
+            f"candidate {candidate.name} lets a thread of down hold {held} words of weights while it goes through "
+            f"the tokens; {HELD_LIMIT} are allowed: lower down.rows_per_cta or raise down.threads"
         )
     needed = tiling.rows_per_cta * tokens * tree.segments * tree.groups * 4
     if needed > STATIC_SHARED_LIMIT:
