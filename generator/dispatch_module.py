@@ -17,7 +17,7 @@ from .sources import GeneratedWorkload
 FORMAT = 2
 """Version of the table's data model; `runtime.table.FORMAT` must agree, and a test holds them together."""
 
-EXPORTS = ("explain", "policy", "stats", "warm_up")
+EXPORTS = ("communicator", "explain", "local_communicator", "policy", "stats", "warm_up")
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ def dispatch_text(
         SpecError: a record contradicts itself, with every problem; nothing may be dispatched on its word.
     """
     families = {entry.family.name: entry.family for entry in workloads}
+    functions = {entry.family.name: entry.functions for entry in workloads}
+    more = [name for named in functions.values() for name in named]
     files, current = usable(records), current_sources(workloads)
     entries = [_entry(entry, files, current) for entry in workloads]
     environment.filters["py"] = repr
@@ -52,8 +54,10 @@ def dispatch_text(
             "runtime": "..runtime" if workspace.is_library else "kernwright.runtime",
             "format": FORMAT,
             "families": [_reference(family, workspace) for family in families.values()],
+            "functions": functions,
             "workloads": entries,
-            "exports": sorted([*EXPORTS, *families]),
+            "has_parts": any(entry.parts for entry in workloads),
+            "exports": sorted([*EXPORTS, *families, *more]),
         },
     )
 
@@ -64,6 +68,8 @@ def _entry(entry: GeneratedWorkload, files: list[RecordFile], current: Sources) 
         "spec": entry.spec,
         "workload": entry.workload,
         "candidates": entry.candidates,
+        "parts": entry.parts,
+        "channel": entry.channel,
         "trees": {name: (t.segments, t.lanes, t.chunk) for name, t in entry.workload.trees().items()},
         "records": table_records(entry, files, current),
     }

@@ -49,10 +49,27 @@ class Lowering:
     arguments: Mapping[str, str] = field(default_factory=dict)
     """Arguments that aren't one tensor: `uint32`, `uint64`, or `pointers[4]`, a struct of so many."""
     capabilities: tuple[str, ...] = ()
+    channel: Mapping[str, int] = field(default_factory=dict)
+    """Layout of the memory in which ranks talk; the same for all candidates of a workload."""
+
+
+@dataclass(frozen=True)
+class IntervalPart:
+    """A part of the workload's interval that a route serves, on a device or on all others."""
+
+    route: str
+    low: int
+    high: int
+    device: str | None
+    measured: bool
 
 
 class Schedule(Protocol):
-    """A family's schedule module (`generator/families/<family>.py`)."""
+    """A family's schedule module (`generator/families/<family>.py`).
+
+    It may also have `FUNCTIONS`, more functions of the dispatch module by the op's methods, and
+    `parts(spec, workload)`, which splits the workload's interval by the spec's thresholds.
+    """
 
     def lower(self, workload: Workload, candidate: Candidate) -> Lowering:
         """Kernels and launches, the same on every architecture that the candidate lists.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from jinja2 import Environment
@@ -13,7 +13,7 @@ from jinja2 import Environment
 from ..compiler.nvrtc import FLAGS
 from ..specs import Candidate, External, Family, Spec, SpecFile, Workload, digest
 from .environment import render
-from .lowering import Lowering, NotGenerated, Schedule, ScheduleError
+from .lowering import IntervalPart, Lowering, NotGenerated, Schedule, ScheduleError
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,14 @@ class GeneratedWorkload:
     workload: Workload
     family: Family
     candidates: tuple[GeneratedCandidate, ...]
+    parts: tuple[IntervalPart, ...] = ()
+    functions: Mapping[str, str] = field(default_factory=dict)
+    """Functions of the dispatch module beside the op itself, by the op's methods."""
+
+    @property
+    def channel(self) -> Mapping[str, int]:
+        """Layout of the memory in which ranks talk; the candidates' own, all of which are the same."""
+        return self.candidates[0].lowering.channel
 
 
 def generate_workloads(
@@ -76,7 +84,11 @@ def generate_workloads(
             for candidate in spec.candidates
             if not isinstance(candidate, External)  # a team's own kernel: measured against, never generated
         )
-        yield GeneratedWorkload(spec.name, workload, family, candidates)
+        split = getattr(schedule, "parts", lambda *_: ())
+        functions = getattr(schedule, "FUNCTIONS", {})
+        yield GeneratedWorkload(
+            spec.name, workload, family, candidates, tuple(split(spec, workload)), functions
+        )
 
 
 def _schedule(family: Family) -> Schedule:

@@ -6,7 +6,19 @@ Importing this loads neither torch nor CuPy; both come with the first call.
 from .communicator import Communicator
 from .device import Device
 from .dispatch import Dispatch, bind
-from .errors import FormatMismatch, InvalidSetting, LoadError, NotExact, NotWarm, StaleSource, Unsupported
+from .errors import (
+    ChannelError,
+    Disagreement,
+    FormatMismatch,
+    InvalidSetting,
+    LoadError,
+    NotExact,
+    NotWarm,
+    Overlap,
+    PeerTimeout,
+    StaleSource,
+    Unsupported,
+)
 from .explanation import Explanation
 from .plan import Plan
 from .policy import Policy
@@ -21,6 +33,7 @@ from .table import (
     DeviceKind,
     FieldValue,
     Kernel,
+    Part,
     Record,
     Table,
     Verdict,
@@ -32,12 +45,14 @@ __all__ = [
     "Buffer",
     "Build",
     "Candidate",
+    "ChannelError",
     "Choice",
     "Communicator",
     "Contract",
     "Decision",
     "Device",
     "DeviceKind",
+    "Disagreement",
     "Dispatch",
     "Explanation",
     "FieldValue",
@@ -48,6 +63,9 @@ __all__ = [
     "NotExact",
     "NotWarm",
     "Operator",
+    "Overlap",
+    "Part",
+    "PeerTimeout",
     "Plan",
     "Policy",
     "Record",

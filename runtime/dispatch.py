@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from . import policy as policies
 from .communicator import Communicator
@@ -16,12 +16,16 @@ from .loader import bundles, load
 from .plan import Plan
 from .policy import Policy
 from .request import Operator, Request, Signature
-from .selection import Selection, select
+from .selection import Choice, Selection, select
 from .statistics import Statistics, Stats, refuse
 from .table import FORMAT, Candidate, FieldValue, Table, Workload
 
 if TYPE_CHECKING:
     import torch
+
+    from .communicator.group import GroupCommunicator
+    from .communicator.local import LocalCommunicator
+    from .communicator.owner import ChannelOwner
 
 T = TypeVar("T")
 
@@ -104,11 +108,55 @@ class Dispatch:
             if chosen is None:
                 return selection, None
             try:
-                module = load(self.table.root, chosen.build, chosen.arch, device)
-                signature = request.signature
-                return selection, Plan(chosen.candidate, chosen.arch, request.kind, signature, device, module)
+                return selection, self._plan(chosen, request, device, comm)
             except LoadError as error:
                 self._unusable[chosen.build.sha256, chosen.arch, device.index] = str(error)
+
+    def _plan(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
+        candidate, root = chosen.candidate, self.table.root
+        if not candidate.capabilities:  # it talks to nobody
+            module = load(root, chosen.build, chosen.arch, device)
+            constants, ranks = request.constants, 1
+        else:
+            owner = cast("ChannelOwner", comm)
+            module = owner.load(root, chosen.build, chosen.arch, device)
+            channel = owner.channel(chosen.workload.spec)
+            constants = {**request.constants, **channel.constants(owner.timeout_ns)}
+            ranks = owner.local_ranks
+        return Plan(candidate, chosen.arch, request.kind, request.signature, device, module, constants, ranks)
+
+    def communicator(
+        self,
+        group: torch.distributed.ProcessGroup | None = None,
+        *,
+        specs: Iterable[str] | None = None,
+        backend: str | None = None,
+        device: torch.device | None = None,
+        timeout_s: float = 30.0,
+    ) -> GroupCommunicator:
+        """The communicator of a process group; collective. Arguments and errors: `GroupCommunicator`."""
+        from .communicator.group import GroupCommunicator
+
+        return GroupCommunicator(
+            self.table, group, specs=specs, backend=backend, device=device, timeout_s=timeout_s
+        )
+
+    def local_communicator(
+        self,
+        world_size: int,
+        device: torch.device | str,
+        *,
+        specs: Iterable[str] | None = None,
+        timeout_s: float = 30.0,
+    ) -> LocalCommunicator:
+        """The communicator of ranks that share this process and a GPU: tensors have the rank as first dimension."""
+        import torch
+
+        from .communicator.local import LocalCommunicator
+
+        return LocalCommunicator(
+            self.table, world_size, torch.device(device), specs=specs, timeout_s=timeout_s
+        )
 
     def explain(self, op: str, *args: Any, **kwargs: Any) -> Explanation:
         """Say which candidate a call `op(*args, **kwargs)` takes, and the reason for every candidate.
@@ -201,7 +249,8 @@ class Dispatch:
         """Compile and load what would be dispatched, so that serving and graph capture never wait for it.
 
         Args:
-            devices: by default torch's current CUDA device; nothing is loaded where there is none.
+            devices: by default the communicator's, or torch's current CUDA device; nothing is loaded where there
+                is none.
             workloads: labels or spec names; by default all of the table.
             policy: as in a call.
             comm: the communicator that calls will be given.
@@ -215,13 +264,13 @@ class Dispatch:
         chosen = chosen_policy(policy)
         works = self._workloads(workloads)
         explanations = []
-        for device in _current_devices() if devices is None else _checked_here(devices):
+        for device in _current_devices(comm) if devices is None else _checked_here(devices):
             for work in works:
-                fields = {name: low_end(value) for name, value in work.fields.items()}
-                for kind in work.control.steps:
-                    request = self._operator(work.family).request_for(fields, kind)
-                    selection, _ = self._settle(request, device, chosen, comm, exact=False)
-                    explanations.append(Explanation.of(selection))
+                for fields in _cells(work, device):
+                    for kind in work.control.steps:
+                        request = self._operator(work.family).request_for(fields, kind)
+                        selection, _ = self._settle(request, device, chosen, comm, exact=False)
+                        explanations.append(Explanation.of(selection))
         return tuple(explanations)
 
     def _operator(self, family: str) -> Operator:
@@ -281,9 +330,22 @@ def _checked_here(devices: Iterable[Device]) -> tuple[Device, ...]:
     return found
 
 
-def _current_devices() -> tuple[Device, ...]:
+def _current_devices(comm: Communicator | None) -> tuple[Device, ...]:
     import torch
 
     from .device import current
 
+    target: Device | None = getattr(comm, "target", None)
+    if target is not None:
+        return () if target.arch is None else (target,)
     return (current(torch.device("cuda")),) if torch.cuda.is_available() else ()
+
+
+def _cells(work: Workload, device: Device) -> list[dict[str, FieldValue]]:
+    """Fields of one call in each part of the workload's interval on a device; of one call where it has no parts."""
+    fields: dict[str, FieldValue] = {name: low_end(value) for name, value in work.fields.items()}
+    if work.interval is None or not work.parts:
+        return [fields]
+    own = [part for part in work.parts if part.device == device.name]
+    parts = own or [part for part in work.parts if part.device is None]
+    return [{**fields, work.interval: part.low} for part in parts]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from .communicator import Communicator, objection
@@ -16,7 +16,7 @@ from .device import Device, serves
 from .evidence import Standing, describe, standing, unmeasured
 from .policy import Policy
 from .request import Request
-from .table import Build, Candidate, FieldValue, Workload
+from .table import Build, Candidate, FieldValue, Part, Workload
 
 LoadKey = tuple[str, str, int | None]
 """A build on a device: source digest, architecture, CUDA ordinal (None for an imagined device)."""
@@ -48,6 +48,8 @@ class Rejected:
     cause: str
     """What statistics count it under: a field's name, or the check."""
     reason: str
+    mismatches: int = 0
+    """Fields of the request that the workload doesn't have so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,9 @@ def judge(
     workload: Workload, candidate: Candidate, request: Request, given: Conditions
 ) -> Rejected | Eligible:
     """Decide on one candidate (design section 6)."""
-    for mismatch in _shape_objections(workload, request, given.comm):
-        return mismatch
+    mismatches = list(_shape_objections(workload, request, given.comm))
+    if mismatches:
+        return replace(mismatches[0], mismatches=len(mismatches))
     if request.problems:
         return Rejected(Stage.LAYOUT, "layout", request.problems[0])
     if request.kind not in candidate.steps:
@@ -96,7 +99,31 @@ def judge(
     rejected = _machine_objection(workload, candidate, (build.sha256, arch, given.device.index), given)
     if rejected is not None:
         return rejected
-    return _judge_evidence(workload, candidate, arch, build, given)
+    part = part_for(workload, request, given.device)
+    if part is not None and part.route != candidate.route:
+        return Rejected(
+            Stage.EVIDENCE,
+            "threshold",
+            f"{workload.interval} is {request.fields[workload.interval or '']}, and {_span(part)} take route "
+            f"{part.route}{_tuned(part)}",
+        )
+    return _judge_evidence(workload, candidate, arch, build, given, part)
+
+
+def part_for(workload: Workload, request: Request, device: Device) -> Part | None:
+    """The part of the workload's interval that a request lies in on a device; None without parts."""
+    value = request.fields.get(workload.interval or "")
+    return workload.part_of(value, device.name) if isinstance(value, int) else None
+
+
+def _span(part: Part) -> str:
+    return f"{part.low} to {part.high}"
+
+
+def _tuned(part: Part) -> str:
+    if part.measured:
+        return f" (tuned on {part.device})"
+    return " (a threshold that wasn't measured on this device)"
 
 
 def _shape_objections(workload: Workload, request: Request, comm: Communicator | None) -> Iterator[Rejected]:
@@ -149,12 +176,17 @@ def _machine_objection(
 
 
 def _judge_evidence(
-    workload: Workload, candidate: Candidate, arch: str, build: Build, given: Conditions
+    workload: Workload,
+    candidate: Candidate,
+    arch: str,
+    build: Build,
+    given: Conditions,
+    part: Part | None,
 ) -> Rejected | Eligible:
     policy, device = given.policy, given.device
     if policy == "reference":
         return _rejected("policy reference uses torch only")
-    is_control = candidate is workload.control
+    is_control = candidate is workload.control_of(part)
     if policy == "control" and not is_control:
         return _rejected("policy control dispatches the control only")
     found = standing(workload, candidate.name, build, device)
@@ -166,7 +198,8 @@ def _judge_evidence(
             arch, build, 0, gain, f"admitted on {device} with a gain of {gain:.1%} over the control"
         )
     if is_control:
-        return Eligible(arch, build, 2, 0.0, _control_standing(found, device))
+        of = f" of {_span(part)}{_tuned(part)}" if part else ""
+        return Eligible(arch, build, 2, 0.0, _control_standing(found, device, of))
     if policy == "measured":
         reason = unmeasured(found, build, device)
         return _rejected(f"{reason}; policy measured dispatches admitted candidates only")
@@ -177,10 +210,10 @@ def _judge_evidence(
     return Eligible(arch, build, 1, 0.0, f"verified for this source on {describe(found.verified_on)}")
 
 
-def _control_standing(found: Standing, device: Device) -> str:
+def _control_standing(found: Standing, device: Device, of: str) -> str:
     if found.verified_here:
-        return f"the control, verified for this source on {device}"
-    return f"the control, unverified: no exactness record on {device} for this source"
+        return f"the control{of}, verified for this source on {device}"
+    return f"the control{of}, unverified: no exactness record on {device} for this source"
 
 
 def _rejected(reason: str) -> Rejected:

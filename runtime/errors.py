@@ -29,3 +29,24 @@ class LoadError(RuntimeError):
 
 class StaleSource(LoadError):
     """A generated source isn't the text that the dispatch table was generated with."""
+
+
+class Disagreement(ValueError):
+    """Ranks that want to share a channel were given different things."""
+
+
+class ChannelError(RuntimeError):
+    """A channel can't be used any more until `reset()` of its communicator."""
+
+
+class Overlap(ChannelError):
+    """Two calls used one channel at the same time."""
+
+
+class PeerTimeout(ChannelError):
+    """A rank waited in vain for a peer."""
+
+    def __init__(self, message: str, *, rank: int, peer: int, channel: str, expected: int, seen: int) -> None:
+        """Say who waited for whom, for which call of the channel, and which one had been seen last."""
+        super().__init__(message)
+        self.rank, self.peer, self.channel, self.expected, self.seen = rank, peer, channel, expected, seen

@@ -59,6 +59,10 @@ class CudaModule:
         if kernel.programmatic:
             return _extended_launcher(pointer, kernel)
         geometry = (*kernel.grid, *kernel.block, kernel.shared_bytes)
+        if kernel.cooperative:
+            return lambda stream, parameters, _: driver.launchCooperativeKernel(
+                pointer, *geometry, stream, parameters
+            )
         return partial(driver.launchKernel, pointer, *geometry)
 
     def _check_residency(self, kernel: Kernel, pointer: int) -> None:

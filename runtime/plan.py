@@ -10,6 +10,7 @@ State, which kernels keep between calls, is the plan's own, one block for each s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .device import Device
@@ -45,6 +46,7 @@ class Plan:
         "_state",
         "_state_bytes",
         "_state_offsets",
+        "_structs",
         "arch",
         "buffers",
         "candidate",
@@ -53,9 +55,28 @@ class Plan:
     )
 
     def __init__(
-        self, candidate: Candidate, arch: str, kind: str, signature: Signature, device: Device, module: Module
+        self,
+        candidate: Candidate,
+        arch: str,
+        kind: str,
+        signature: Signature,
+        device: Device,
+        module: Module,
+        constants: Mapping[str, bytes] | None = None,
+        ranks: int = 1,
     ) -> None:
         """Resolve names to positions.
+
+        Args:
+            candidate: whose kernels.
+            arch: the build.
+            kind: of the op.
+            signature: the op's tensors.
+            device: where; without an ordinal it is the emulator's.
+            module: the loaded build.
+            constants: arguments that aren't tensors, as the bytes that kernels take.
+            ranks: that share the launches; with several, tensors that kernels take for every rank carry the rank
+                as their first dimension, and the grids have it along y.
 
         Raises:
             LoadError: the module lacks a kernel, a kernel takes a buffer that nobody provides, or its CTAs wait
@@ -63,18 +84,22 @@ class Plan:
         """
         import torch
 
-        assert device.index is not None
         self.candidate, self.arch, self.kind, self.signature = candidate, arch, kind, signature
         self._index = device.index
-        kernels = [candidate.kernels[name] for name in candidate.steps[kind]]
+        kernels = [_for_ranks(candidate.kernels[name], ranks) for name in candidate.steps[kind]]
         given = (*signature.inputs, *signature.outputs)
         scratch = _used(candidate.scratch, kernels, {buffer.name for buffer in given})
         state = _used(candidate.state, kernels, set())
         self.buffers: tuple[Buffer, ...] = (*given, *scratch)
         """Every buffer that the kernels may touch in a call: inputs, outputs, scratch."""
-        values = [buffer.name for buffer in (*self.buffers, *state)]
-        constants = {"timeout_ns": TIMEOUT_NS.to_bytes(8, "little")} if candidate.arguments else {}
-        self._sequence = Sequenced(module, kernels, values, constants)
+        self._structs = _structs(candidate, self.buffers, ranks)
+        values = [
+            slot
+            for index, buffer in enumerate((*self.buffers, *state))
+            for slot in _slots(buffer.name, self._structs.get(index))
+        ]
+        fixed = {"timeout_ns": TIMEOUT_NS.to_bytes(8, "little")} if candidate.arguments else {}
+        self._sequence = Sequenced(module, kernels, values, {**fixed, **(constants or {})})
         # A tensor made like an input of its shape and dtype costs half of one made from numbers.
         twins = {(buffer.shape, buffer.dtype): index for index, buffer in enumerate(signature.inputs)}
         self._outputs = [
@@ -107,6 +132,18 @@ class Plan:
         self._run(pointers)
         return outputs
 
+    def _spread(self, pointers: list[int]) -> list[int]:
+        """Give every rank its own part of those buffers that kernels take as a struct of pointers."""
+        spread: list[int] = []
+        for index, pointer in enumerate(pointers):
+            struct = self._structs.get(index)
+            if struct is None:
+                spread.append(pointer)
+            else:
+                spread += [pointer + struct.stride * rank for rank in range(struct.ranks)]
+                spread += [0] * (struct.length - struct.ranks)
+        return spread
+
     def run(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Launch on buffers that are all the caller's, scratch too: what a verifier compares and poisons.
 
@@ -122,15 +159,23 @@ class Plan:
 
     def prepare(self) -> None:
         """Make the state of torch's current stream, so that a capture on it finds it."""
-        if self._state_bytes:
+        if self._state_bytes and self._index is not None:
             self._state_of(current_stream(self._index))
 
     def _run(self, pointers: list[int]) -> None:
+        if self._structs:
+            pointers = self._spread(pointers)
+        self._launch(pointers)
+
+    def _launch(self, pointers: list[int]) -> None:
+        if self._index is None:  # the emulator's, whose calls end when they return
+            self._sequence(pointers, 0)
+            return
         if current_device() != self._index:
             import torch
 
             with torch.cuda.device(self._index):
-                self._run(pointers)
+                self._launch(pointers)
             return
         stream = current_stream(self._index)
         if self._state_bytes:
@@ -149,7 +194,7 @@ class Plan:
                     "that is being captured; call the op, or prepare() of its plan, on that stream once before the "
                     "capture"
                 )
-            made = torch.zeros(self._state_bytes, dtype=torch.uint8, device=torch.device("cuda", self._index))
+            made = torch.zeros(self._state_bytes, dtype=torch.uint8, device=f"cuda:{self._index}")
             state = self._state.setdefault(stream, made)
         return state.data_ptr()
 
@@ -188,6 +233,39 @@ def capturing() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
+@dataclass(frozen=True, slots=True)
+class PointerStruct:
+    """How a buffer is taken as one pointer a rank."""
+
+    length: int
+    """Pointers in the struct."""
+    ranks: int
+    """Of them that are used."""
+    stride: int
+    """Bytes from one rank's part to the next."""
+
+
+def _structs(candidate: Candidate, buffers: Sequence[Buffer], ranks: int) -> dict[int, PointerStruct]:
+    found = {}
+    for index, buffer in enumerate(buffers):
+        kind = candidate.arguments.get(buffer.name, "")
+        if kind.startswith("pointers["):
+            length = int(kind.removeprefix("pointers[").removesuffix("]"))
+            found[index] = PointerStruct(length, ranks, buffer.nbytes // ranks)
+    return found
+
+
+def _slots(name: str, struct: PointerStruct | None) -> list[str]:
+    """The 64-bit slots of an argument, the first under its own name."""
+    length = struct.length if struct else 1
+    return [name, *(f"{name}[{index}]" for index in range(1, length))]
+
+
+def _for_ranks(kernel: Kernel, ranks: int) -> Kernel:
+    x, y, z = kernel.grid
+    return kernel if ranks == 1 else replace(kernel, grid=(x, y * ranks, z), cooperative=True)
+
+
 def _used(
     named: Mapping[str, tuple[tuple[int, ...], str]], kernels: Sequence[Kernel], given: set[str]
 ) -> list[Buffer]:
@@ -204,13 +282,13 @@ def _pack(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
     return offsets, size
 
 
-def _check(buffer: Buffer, tensor: torch.Tensor | None, index: int) -> None:
+def _check(buffer: Buffer, tensor: torch.Tensor | None, index: int | None) -> None:
     if tensor is None:
         raise ValueError(f"buffer {buffer.name} is missing; it is {buffer.dtype} of shape {buffer.shape}")
     fits = tensor.is_contiguous() and tensor.numel() * tensor.element_size() == buffer.nbytes
-    if not fits or tensor.get_device() != index:
+    if not fits or tensor.get_device() != (-1 if index is None else index):
         raise ValueError(
             f"buffer {buffer.name} is {tensor.dtype} of shape {tuple(tensor.shape)}, strides "
             f"{tensor.stride()} on {tensor.device}; it must be {buffer.dtype} of shape {buffer.shape}, "
-            f"contiguous, on cuda:{index}"
+            f"contiguous, on {'the CPU' if index is None else f'cuda:{index}'}"
         )

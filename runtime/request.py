@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .table import Contract, FieldValue
@@ -68,6 +68,8 @@ class Request:
     """How the reference would compute it, in words."""
     problems: tuple[str, ...] = ()
     """Tensors that no kernel can take as they lie in memory, a sentence each."""
+    constants: Mapping[str, bytes] = field(default_factory=dict)
+    """Arguments of the kernels that follow from the call and aren't tensors."""
 
 
 class Operator(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .communicator import Communicator
 from .device import Device
-from .eligibility import Conditions, Eligible, Rejected, Stage, Unusable, judge
+from .eligibility import Conditions, Eligible, Rejected, Stage, Unusable, judge, part_for
 from .policy import Policy
 from .request import Request
 from .table import Build, Candidate, Contract, Table, Workload
@@ -26,6 +26,8 @@ class Decision:
     """What a rejection is counted under; empty where the candidate was accepted."""
     stage: Stage
     is_control: bool
+    mismatches: int = 0
+    """Fields of the request that the workload doesn't have so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,14 @@ class Selection:
     def fallback(self) -> Decision | None:
         """The rejection that explains the fallback best: of the control that came furthest.
 
-        Every other candidate may be out for want of a record; what keeps the control out is the obstacle.
+        Every other candidate may be out for want of a record; what keeps the control out is the obstacle. Of
+        several workloads that don't have the shape it is the one that is nearest.
         None where a candidate was chosen, where the family has none, and where the reference was asked for.
         """
         if self.chosen is not None or self.policy == "reference" or not self.decisions:
             return None
         controls = [decision for decision in self.decisions if decision.is_control]
-        return max(controls, key=lambda decision: decision.stage)
+        return max(controls, key=lambda decision: (decision.stage, -decision.mismatches))
 
 
 _NOTHING_UNUSABLE: Unusable = {}
@@ -107,7 +110,10 @@ def select(
         policy=policy,
         chosen=chosen,
         contract=chosen.candidate.contract if chosen else request.reference_contract,
-        decisions=tuple(_decision(w, c, verdict, best) for w, c, verdict in judged),
+        decisions=tuple(
+            _decision(w, c, verdict, best, w.control_of(part_for(w, request, device)))
+            for w, c, verdict in judged
+        ),
     )
 
 
@@ -116,10 +122,13 @@ def _decision(
     candidate: Candidate,
     verdict: Rejected | Eligible,
     best: tuple[Workload, Candidate, Eligible] | None,
+    control: Candidate,
 ) -> Decision:
-    label, name, is_control = workload.label, candidate.name, candidate is workload.control
+    label, name, is_control = workload.label, candidate.name, candidate is control
     if isinstance(verdict, Rejected):
-        return Decision(label, name, False, verdict.reason, verdict.cause, verdict.stage, is_control)
+        return Decision(
+            label, name, False, verdict.reason, verdict.cause, verdict.stage, is_control, verdict.mismatches
+        )
     assert best is not None
     if verdict is best[2]:
         reason = f"chosen: {verdict.standing}"

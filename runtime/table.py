@@ -36,6 +36,8 @@ class Kernel:
     """It may begin before the launch in front of it has ended, and waits for that itself."""
     resident: bool = False
     """Its CTAs wait for each other or for peers: all must be on the device at once."""
+    cooperative: bool = False
+    """Launched so that the driver itself sees to that; for ranks that share a grid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,20 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the workload's dynamic interval, and the route that serves it: a cell of its own."""
+
+    route: str
+    low: int
+    high: int
+    """Inclusive."""
+    device: str | None
+    """The GPU's name as its driver gives it; None: every device that has no parts of its own."""
+    measured: bool
+    """Whether the borders were tuned on that device."""
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """One concrete workload (a single dtype and world size) with its candidates; the first is the control."""
 
@@ -107,6 +123,10 @@ class Workload:
     """Reduction trees (segments, lanes, chunk) by the name of the reduction; they fix the right answer."""
     candidates: tuple[Candidate, ...]
     records: tuple[Record, ...] = ()
+    parts: tuple[Part, ...] = ()
+    """How thresholds split the dynamic interval; empty where all of it is one cell."""
+    channel: Mapping[str, int] = field(default_factory=dict)
+    """Layout of the memory in which ranks talk, `size` and where its parts begin; empty where they don't."""
 
     @property
     def name(self) -> str:
@@ -117,6 +137,25 @@ class Workload:
     def control(self) -> Candidate:
         """The candidate that the others must prove themselves against."""
         return self.candidates[0]
+
+    @property
+    def interval(self) -> str | None:
+        """The field that is an interval; None where all are fixed."""
+        return next((name for name, value in self.fields.items() if isinstance(value, tuple)), None)
+
+    def control_of(self, part: Part | None) -> Candidate:
+        """The control of a part: the first candidate of its route; the workload's own where there are no parts."""
+        if part is None:
+            return self.control
+        return next((c for c in self.candidates if c.route == part.route), self.control)
+
+    def part_of(self, value: int, device: str | None) -> Part | None:
+        """The part that a value of the interval lies in, on a device by name; None without parts."""
+        for name in (device, None):
+            for part in self.parts:
+                if part.device == name and part.low <= value <= part.high:
+                    return part
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ from .errors import listing, nearest
 from .reader import SpecFile
 from .spec import FieldValue, Spec, Workload
 
+FEW = 6
+"""Workloads that a message lists by their labels."""
+
 _ARCH = re.compile(r"sm_?(\d{2,3}a?)")
 _FIELD = re.compile(r"([a-z]+)(\d{1,9})(?:to(\d{1,9}))?")
 _DTYPES = {short: dtype for dtype, short in SHORT_DTYPE.items()}
@@ -128,12 +131,20 @@ def select(text: str, specs: Sequence[SpecFile]) -> Selection:
     if not found:
         labels = [workload.label() for file in specs for workload in file.spec.workloads()]
         raise ShortFormError(
-            f'no workload matches "{text}"; there are {listing(labels)}{nearest(text, labels)}'
+            f'no workload matches "{text}"; there are {_among(labels, specs)}{nearest(text, labels)}'
         )
     if short.spec is None and len(found) > 1:
-        several = listing(f"{match.workload.label()} ({match.spec.name})" for match in found)
-        raise ShortFormError(f'"{text}" matches {len(found)} workloads: {several}; give more fields.')
+        several = [f"{match.workload.label()} ({match.spec.name})" for match in found]
+        shown = listing([*several[:FEW], f"{len(several) - FEW} more"] if len(several) > FEW else several)
+        raise ShortFormError(f'"{text}" matches {len(found)} workloads: {shown}; give more fields.')
     return Selection(found[0].file, tuple(match.workload for match in found), short.arch)
+
+
+def _among(labels: Sequence[str], specs: Sequence[SpecFile]) -> str:
+    """All labels, or where these are many, the specs that have them."""
+    if len(labels) <= FEW:
+        return listing(labels)
+    return f"{len(labels)} workloads, of the specs {listing(file.spec.name for file in specs)}"
 
 
 def _has(fields: Mapping[str, FieldValue], wanted: Mapping[str, FieldValue]) -> bool:

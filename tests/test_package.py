@@ -144,7 +144,7 @@ def test_it_builds_in_an_environment_of_its_own(environment: Environment) -> Non
     manifest = json.loads((CHECKOUT / "generated" / "manifest.json").read_text(encoding="utf-8"))
     committed = {entry["source_sha256"] for entry in manifest["sources"] if entry["arch"] == "sm_90"}
     assert {row["source_sha256"] for row in rows} == committed
-    assert len(rows) == 6 * len(committed) > 50
+    assert len(committed) > 50
     checked = environment.run("kernwright", "generate", "--check")
     assert (checked.returncode, checked.stderr) == (0, "")
 

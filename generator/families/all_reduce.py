@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ...specs import Candidate, Workload
+from ...specs import Candidate, Spec, Workload
 from ...specs.families._all_reduce_workload import CHANNEL_CTAS, LAYOUT_VERSION
-from ...specs.families.all_reduce import AllReduceWorkload, ChannelLayout, Collective
-from ..lowering import KernelLaunch, Lowering
+from ...specs.families.all_reduce import AllReduceSpec, AllReduceWorkload, ChannelLayout, Collective
+from ..lowering import IntervalPart, KernelLaunch, Lowering
 
 WORD_TYPE = {4: "unsigned int", 8: "uint2", 16: "uint4"}
 """Type of a word of payload, by its bytes."""
@@ -34,11 +34,33 @@ ARGUMENTS = {
 """Parameters of the kernels, by operation."""
 
 
+FUNCTIONS = {
+    "acquire_outputs": "acquire_outputs",
+    "all_reduce_symmetric": "symmetric",
+    "all_reduce_sum2": "sum2",
+}
+"""Functions of the dispatch module beside `all_reduce` itself, by the op's methods."""
+
+
+def parts(spec: Spec, workload: Workload) -> tuple[IntervalPart, ...]:
+    """How the spec's thresholds split the payloads of a workload, on every device that has an entry."""
+    assert isinstance(spec, AllReduceSpec)
+    assert isinstance(workload, AllReduceWorkload)
+    return tuple(
+        IntervalPart(part.route, part.min, part.max, entry.device, entry.measured)
+        for entry in spec.threshold
+        if entry.holds_for(workload)
+        for part in entry.parts(workload.payload_bytes)
+    )
+
+
 def lower(workload: Workload, candidate: Candidate) -> Lowering:
     """Lower a candidate of an all-reduce workload; every route has templates, and every operation is one launch."""
     assert isinstance(workload, AllReduceWorkload)
     assert isinstance(candidate, Collective)
     word_bytes = candidate.payload_word_bytes()
+    layout = asdict(ChannelLayout.of(workload))
+    pointers = f"pointers[{workload.world_size}]"
     constants: dict[str, Any] = {
         "dtype": workload.dtype,
         "world_size": workload.world_size,
@@ -48,7 +70,7 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
         "word_type": WORD_TYPE[word_bytes],
         "poison": POISON[word_bytes],
         "tagged_type": TAGGED_TYPE[candidate.word_bytes],
-        "layout": asdict(ChannelLayout.of(workload)),
+        "layout": layout,
         "layout_version": LAYOUT_VERSION,
         "channel_ctas": CHANNEL_CTAS,
     }
@@ -56,9 +78,17 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
         template=f"all_reduce/{candidate.route}.cu.j2",
         constants=constants,
         kernels={
-            operation: KernelLaunch(grid=(candidate.ctas, 1, 1), block=(candidate.threads, 1, 1), args=args)
+            operation: KernelLaunch(
+                grid=(candidate.ctas, 1, 1), block=(candidate.threads, 1, 1), args=args, resident=True
+            )
             for operation, args in ARGUMENTS.items()
         },
         steps={operation: (operation,) for operation in ARGUMENTS},
         capabilities=(f"all_reduce_layout_{LAYOUT_VERSION}",),
+        arguments={
+            **dict.fromkeys(("channels", "inputs", "addends", "outputs"), pointers),
+            **dict.fromkeys(("numel", "input_slot", "rank_base"), "uint32"),
+            "timeout_ns": "uint64",
+        },
+        channel=layout,
     )

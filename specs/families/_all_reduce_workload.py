@@ -15,7 +15,7 @@ from ..tree import Tree
 
 WorldSizes = Literal[2, 4, 8]
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 """Version of `ChannelLayout`; ranks whose layouts differ can't talk."""
 CHANNEL_CTAS = 256
 """Epochs of a rank, and flags of each of its barriers: the largest grid that a channel serves."""
@@ -123,6 +123,8 @@ class ChannelLayout:
 
     epochs: int
     """Epoch of the last call, for each CTA of a grid; this rank's alone."""
+    tickets: int
+    """Calls that are running, for each CTA of a grid: more than one, and two streams use the channel at once."""
     record: int
     """The first failure of this rank; its first word is 0 as long as there is none."""
     flags: int
@@ -149,6 +151,7 @@ class ChannelLayout:
         capacity, packet = _whole_words(workload.capacity), 2 * workload.packet_bytes
         parts = {
             "epochs": 4 * CHANNEL_CTAS,
+            "tickets": 4 * CHANNEL_CTAS,
             "record": 4 * RECORD_WORDS,
             "flags": 4 * BARRIERS * CHANNEL_CTAS * ranks,
             "packets": PARITIES * ranks * packet,

@@ -75,7 +75,7 @@ class Group:
         """A channel after the call of `epoch`: all zeros if there was none."""
         memory, layout = np.zeros(self.layout.size, np.uint8), self.layout
         words = memory.view(np.uint32)
-        words[layout.epochs // 4 : layout.record // 4] = self.epoch
+        words[layout.epochs // 4 : layout.tickets // 4] = self.epoch
         words[layout.flags // 4 : layout.packets // 4] = self.epoch
         slots = words[layout.packets // 4 : layout.staged // 4].reshape(-1, 2)
         half = len(slots) // 2
@@ -119,6 +119,7 @@ class Group:
         in_place: bool = False,
         one_grid: bool = False,
         timeout_s: int = 30,
+        stream: int = 0,
         answer: Any = None,
     ) -> list[Buffer]:
         """One all-reduce on all ranks but `skip`; gives the outputs.
@@ -129,6 +130,7 @@ class Group:
                 have been edited to the same.
             in_place: the output is the input.
             one_grid: all ranks in one launch.
+            stream: of every rank; calls of different streams may overlap.
             answer: the bits that are expected, instead of the oracle's.
         """
         tensors = list(self.values(numel) if given is None else given)
@@ -177,7 +179,9 @@ class Group:
             grid = (launch.grid[0], self.ranks if one_grid else 1, 1)
             args: Any = tuple(arguments[argument] for argument in launch.args)
             symbol = lowered.symbols[operation]
-            self.launches.append(Launch(kernel, symbol, grid, launch.block, args, rank=self.devices[rank]))
+            self.launches.append(
+                Launch(kernel, symbol, grid, launch.block, args, rank=self.devices[rank], stream=stream)
+            )
         return outputs
 
     def _produce(self, rank: int, result: Buffer, slot: int) -> None:
@@ -186,11 +190,11 @@ class Group:
         args = (self.channels[rank], result, np.uint64(at), np.uint32(result.array.nbytes // 2))
         self.launches.append(Launch(kernel, "produce", (1, 1, 1), (32, 1, 1), args, rank=self.devices[rank]))
 
-    def delay(self, rank: int, seconds: int) -> None:
+    def delay(self, rank: int, seconds: int, stream: int = 0) -> None:
         """Let a rank come late to whatever follows."""
         kernel = compile_text((HERE / "kernels" / "delay.cu").read_text(), "delay.cu")
         once, one = (1, 1, 1), (np.uint32(seconds),)
-        self.launches.append(Launch(kernel, "delay", once, once, one, rank=self.devices[rank]))
+        self.launches.append(Launch(kernel, "delay", once, once, one, rank=self.devices[rank], stream=stream))
 
     def record(self, arrays: Any, rank: int) -> list[int]:
         """The error record of a rank after a run: failures, rank, peer, waited for, expected, seen, CTA."""
@@ -199,7 +203,7 @@ class Group:
 
     def epochs(self, arrays: Any, rank: int) -> set[int]:
         words = arrays[self.channels[rank]].view(np.uint32)
-        return set(words[self.layout.epochs // 4 : self.layout.record // 4].tolist())
+        return set(words[self.layout.epochs // 4 : self.layout.tickets // 4].tolist())
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from kernwright.emulator import Schedule, find_races, run, schedules
 CANDIDATES = ("tagged", "narrow", "one", "two", "two_narrow")
 OPERATIONS = ("symmetric", "staged", "sum2")
 NUMEL = 401
-START, SECOND, PACKET = 0, 1, 2
+START, SECOND, PACKET, OVERLAP = 0, 1, 2, 3
 
 
 def poisoned(made, output, outcome) -> bool:
@@ -129,3 +129,31 @@ def test_a_failure_races_with_nothing(group, name):
     made.call(name, "staged", 101, skip=[1])
     made.call(name, "symmetric", 101, skip=[1])
     assert find_races(made.launches, Schedule(3, "random")) == ()
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize("operation", ["staged", "sum2"])
+def test_two_streams_on_one_channel_are_noticed(group, name, operation):
+    """Rank 1 comes late, so that rank 0 has both calls running at once: under graph replay no host code sees it."""
+    made = group("bfloat16", 2)
+    for stream in (0, 1):
+        made.delay(1, 10, stream)
+        made.call(name, operation, NUMEL, stream=stream)
+    for schedule in schedules(6):
+        outcome = run(made.launches, schedule)
+        assert outcome.fault is None
+        failures, rank, peer, waited_for, _, others, _ = made.record(outcome.arrays, 0)
+        assert failures >= 1
+        assert (rank, peer, waited_for, others) == (0, 0, OVERLAP, 1)
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_calls_one_after_the_other_leave_no_ticket(group, name):
+    made = group("float16", 2)
+    for operation in OPERATIONS:
+        made.call(name, operation, NUMEL)
+    outcome = run(made.launches, Schedule(seed=3, policy="random"))
+    for rank in (0, 1):
+        words = outcome.arrays[made.channels[rank]].view(np.uint32)
+        assert not words[made.layout.tickets // 4 : made.layout.record // 4].any()
+        assert made.record(outcome.arrays, rank)[0] == 0

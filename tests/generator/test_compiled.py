@@ -46,7 +46,7 @@ def test_the_library_compiles_within_its_budgets_without_spills_or_stack() -> No
     selected = builds(plan_generation(find_workspace(TEMPLATES)))
     report = compile_builds(selected, workers=1)
     assert report.failures == ()
-    assert len(report.kernels) == 6 * len(selected)
+    assert len(report.kernels) == sum(len(build.candidate.symbols) for build in selected)
     assert {(kernel.stack_bytes, kernel.spill_bytes) for kernel in report.kernels} == {(0, 0)}
     assert {kernel.arch for kernel in report.kernels} >= {"sm_70", "sm_75", "sm_80", "sm_90"}
     wide = [

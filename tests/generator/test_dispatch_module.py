@@ -161,7 +161,11 @@ def test_the_librarys_module_is_short_readable_python() -> None:
     code = [line for line in text.splitlines() if re.match(r"(import|from|def|class|if|for) ", line)]
     assert code == [
         "from pathlib import Path",
-        "from ..runtime import Build, Candidate, DeviceKind, Kernel, Record, Table, Workload, bind",
+        "from ..runtime import Build, Candidate, DeviceKind, Kernel, Part, Record, Table, Workload, bind",
+        "from ..runtime.reference import all_reduce as _all_reduce",
         "from ..runtime.reference import hyper_connection as _hyper_connection",
     ]
-    assert text.endswith("__all__ = ['explain', 'hyper_connection', 'policy', 'stats', 'warm_up']\n")
+    assert text.endswith(
+        "__all__ = ['acquire_outputs', 'all_reduce', 'all_reduce_sum2', 'all_reduce_symmetric', 'communicator', "
+        "'explain', 'hyper_connection', 'local_communicator', 'policy', 'stats', 'warm_up']\n"
+    )

@@ -220,3 +220,16 @@ def test_a_family_that_is_not_there_is_a_sentence(workspace: Path) -> None:
     assert found.returncode == 2
     assert 'there is no package of this name for the family "scala"' in found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_a_family_without_an_op_is_not_generated(workspace: Path) -> None:
+    """Its dispatch module could not be imported."""
+    (workspace / "team" / "scale" / "reference.py").unlink()
+    assert run(workspace, "-m", "kernwright", "validate").returncode == 0
+    found = run(workspace, "-m", "kernwright", "generate")
+    assert (found.returncode, found.stdout) == (3, "")
+    assert found.stderr == (
+        "family scale has no op to dispatch to (no module team.scale.reference); its spec files can be validated, "
+        "not generated: take them out of this workspace, or write that module\n"
+    )
+    assert not (workspace / "generated").exists()

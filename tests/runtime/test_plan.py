@@ -184,7 +184,7 @@ def test_state_is_zeroed_once_for_each_stream(
     real = torch.zeros
 
     def zeros(*args: Any, **kwargs: Any) -> torch.Tensor:
-        assert kwargs.pop("device") == torch.device("cuda", 0)
+        assert kwargs.pop("device") == "cuda:0"
         made.append(real(*args, **kwargs))
         return made[-1]
 

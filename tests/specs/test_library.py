@@ -9,7 +9,8 @@ import pytest
 from kernwright.specs import SpecFile, Tree, digest, find_workspace, load_specs
 from kernwright.specs.families.hyper_connection import SPEC, HyperConnectionWorkload, Replicated
 
-FILES = {file.spec.name: file for file in load_specs(find_workspace())}
+ALL = load_specs(find_workspace())
+FILES = {file.spec.name: file for file in ALL if file.spec.family == "hyper_connection"}
 QWEN = FILES["qwen38_flash_tp1"].spec
 
 
@@ -17,12 +18,16 @@ def raw(file: SpecFile) -> dict[str, Any]:
     return tomllib.loads(file.path.read_text(encoding="utf-8"))
 
 
-def test_the_library_has_two_shapes() -> None:
-    assert [w.label() for file in FILES.values() for w in file.spec.workloads()] == [
-        "fp16-hc8-h2048-n1-r128-tp1",
-        "fp16-hc4-h2560-n1-r320-tp1",
-        "bf16-hc4-h2560-n1-r320-tp1",
-    ]
+def test_the_librarys_shapes() -> None:
+    labels = {file.spec.name: [w.label() for w in file.spec.workloads()] for file in ALL}
+    assert labels["hc8_h2048_r128_tp1"] == ["fp16-hc8-h2048-n1-r128-tp1"]
+    assert labels["qwen38_flash_tp1"] == ["fp16-hc4-h2560-n1-r320-tp1", "bf16-hc4-h2560-n1-r320-tp1"]
+    cases = [f"{dtype}-tp{ranks}" for dtype in ("fp16", "bf16", "fp32") for ranks in (2, 4, 8)]
+    for name, payload in (
+        ("all_reduce_7168", "w7168-b4to29360128"),
+        ("all_reduce_3584_7168", "w10752-b4to2752512"),
+    ):
+        assert sorted(labels[name]) == sorted(case.replace("-", f"-{payload}-") for case in cases)
 
 
 def test_lists_expand_into_concrete_workloads() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from kernwright.specs import ShortFormError, find_workspace, load_specs, matching, parse, select
 
-SPECS = load_specs(find_workspace())
+ALL = load_specs(find_workspace())
+SPECS = [file for file in ALL if file.spec.name in ("hc8_h2048_r128_tp1", "qwen38_flash_tp1")]
 
 
 def test_parse() -> None:
@@ -25,9 +26,9 @@ def test_select_by_short_form_label_and_name() -> None:
     by_name = select("qwen38_flash_tp1", SPECS)
     assert [w.dtype for w in by_name.workloads] == ["float16", "bfloat16"]
     assert by_name.arch is None
-    for file in SPECS:
+    for file in ALL:
         for workload in file.spec.workloads():
-            assert select(workload.label(), SPECS).workloads == (workload,)
+            assert select(workload.label(), ALL).workloads == (workload,)
 
 
 def test_ignored_fields_need_not_match() -> None:
@@ -77,3 +78,20 @@ def test_what_selects_nothing_is_a_sentence(text: str, message: str) -> None:
 def test_nonsense_is_refused(text: str) -> None:
     with pytest.raises(ShortFormError):
         select(text, SPECS)
+
+
+def test_of_many_workloads_a_sentence_lists_a_few() -> None:
+    with pytest.raises(ShortFormError) as caught:
+        select("tp4-fp32-w1", ALL)
+    many = sum(len(file.spec.workloads()) for file in ALL)
+    names = [file.spec.name for file in ALL]
+    assert str(caught.value).startswith(
+        f'no workload matches "tp4-fp32-w1"; there are {many} workloads, of the spec'
+    )
+    assert all(name in str(caught.value) for name in names)
+    with pytest.raises(ShortFormError) as caught:
+        select("w7168", ALL)
+    assert str(caught.value).startswith(
+        '"w7168" matches 9 workloads: fp16-w7168-b4to29360128-tp2 (all_reduce_7168), '
+    )
+    assert str(caught.value).endswith(" and 3 more; give more fields.")

@@ -1,7 +1,7 @@
 """The owner rule in types: kernels that talk to peers run only on the communicator that owns their channel.
 
-A channel belongs to one spec instance, and the communicator that owns it advertises the version of its
-layout and what it can do. A capability that the owner lacks means unsupported, whatever else is loaded.
+A channel belongs to one spec, and the communicator that owns it advertises the version of its layout and what
+it can do. A capability that the owner lacks means unsupported, whatever else is loaded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ LAYOUT_VERSION = 1
 
 @runtime_checkable
 class Communicator(Protocol):
-    """The ranks that work on one call, and the channels between them."""
+    """The ranks that work on one call, and the channels between them.
+
+    A communicator that lacks a channel may say why in a method `absence(channel)`, which gives a sentence or None.
+    """
 
     @property
     def rank(self) -> int:
@@ -46,7 +49,10 @@ def objection(needed: tuple[str, ...], channel: str, comm: Communicator | None) 
     if comm is None:
         return f"it talks to peers over channel {channel}, which needs a communicator; none was given"
     if not comm.owns(channel):
-        return f"the communicator doesn't own channel {channel}; only the one that made it may use it"
+        reason: str | None = getattr(comm, "absence", lambda _: None)(channel)
+        return (
+            reason or f"the communicator doesn't own channel {channel}; only the one that made it may use it"
+        )
     if comm.layout_version != LAYOUT_VERSION:
         return (
             f"the communicator that owns channel {channel} has layout version {comm.layout_version}; "

@@ -1,0 +1,131 @@
+"""What ranks must agree on before they share memory, found out in one exchange.
+
+Every rank sees what all ranks said, so all come to the same conclusion: the same error, or the same fallback.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import Disagreement
+from .channel import ChannelPlan
+
+if TYPE_CHECKING:
+    import torch
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What one rank says of itself."""
+
+    host: str
+    """Name and boot of the machine: containers may share a name."""
+    device: str
+    """`cuda:0`, `cpu`, ..."""
+    gpu: str | None
+    """Identity of the GPU, which two ranks may share; None without one."""
+    peers: tuple[str, ...]
+    """GPUs of this machine whose memory it can reach."""
+    backend: str
+    timeout_ns: int
+    channels: tuple[ChannelPlan, ...]
+
+
+def statement(
+    device: torch.device, backend: str, timeout_ns: int, channels: Sequence[ChannelPlan]
+) -> Statement:
+    """This rank's."""
+    boot = BOOT_ID.read_text().strip() if BOOT_ID.exists() else ""
+    gpu, peers = _gpu(device)
+    host = f"{socket.gethostname()} {boot}".strip()
+    return Statement(host, str(device), gpu, peers, backend, timeout_ns, tuple(channels))
+
+
+def _gpu(device: torch.device) -> tuple[str | None, tuple[str, ...]]:
+    if device.type != "cuda":
+        return None, ()
+    import torch
+
+    def identity(index: int) -> str:
+        return str(torch.cuda.get_device_properties(index).uuid)
+
+    own = torch.cuda.current_device() if device.index is None else device.index
+    others = [index for index in range(torch.cuda.device_count()) if index != own]
+    reached = [identity(index) for index in others if torch.cuda.can_device_access_peer(own, index)]
+    return identity(own), tuple(reached)
+
+
+def exchange(mine: Statement, group: torch.distributed.ProcessGroup | None) -> list[Statement]:
+    """Every rank's statement, in rank order."""
+    import torch.distributed as distributed
+
+    found: list[Statement | None] = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(found, mine, group=group)
+    return [statement for statement in found if statement is not None]
+
+
+def agree(statements: Sequence[Statement]) -> None:
+    """Hold the ranks' statements against each other.
+
+    Raises:
+        Disagreement: naming what differs, and which ranks have what.
+    """
+    _same("the backend", [entry.backend for entry in statements])
+    _same("the timeout", [f"{entry.timeout_ns / 1e9:g} s" for entry in statements])
+    _same("the kind of device", [entry.device.partition(":")[0] for entry in statements])
+    names = [", ".join(plan.name for plan in entry.channels) or "none" for entry in statements]
+    _same("the channels", names)
+    for index, plan in enumerate(statements[0].channels):
+        plans = [entry.channels[index] for entry in statements]
+        what = f"channel {plan.name}"
+        _same(f"the payload of {what}", [f"{p.places.get('capacity', p.size)} bytes" for p in plans])
+        _same(f"the layout of {what}", [str(sorted(p.places.items())) for p in plans])
+        _same(f"the spec of {what}", [f"sources {p.sources[:12]}" for p in plans])
+
+
+def _same(what: str, values: Sequence[str]) -> None:
+    by_value: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        by_value.setdefault(value, []).append(rank)
+    if len(by_value) > 1:
+        said = "; ".join(f"{_ranks(ranks)}: {value}" for value, ranks in by_value.items())
+        raise Disagreement(
+            f"ranks disagree on {what}: {said}. Give all ranks the same, generated from the same spec files"
+        )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def obstacle(statements: Sequence[Statement]) -> str | None:
+    """Why these ranks can't share memory, or None."""
+    hosts: dict[str, list[int]] = {}
+    for rank, entry in enumerate(statements):
+        hosts.setdefault(entry.host, []).append(rank)
+    if len(hosts) > 1:
+        where = "; ".join(f"{_ranks(ranks)} on {host.split(' ')[0]}" for host, ranks in hosts.items())
+        return f"the ranks are on {len(hosts)} hosts ({where}), and channels are memory of one"
+    if any(entry.gpu is None for entry in statements):
+        return f"the ranks work on {statements[0].device.partition(':')[0]} tensors, and channels are memory of GPUs"
+    gpus = [entry.gpu for entry in statements]
+    for rank, entry in enumerate(statements):
+        if gpus.index(entry.gpu) != rank:
+            return f"ranks {gpus.index(entry.gpu)} and {rank} share a GPU; take a local communicator for that"
+    for rank, entry in enumerate(statements):
+        for peer, other in enumerate(statements):
+            if peer != rank and other.gpu not in entry.peers and _visible(entry):
+                return f"the GPU of rank {rank} can't reach the memory of rank {peer}'s"
+    return None
+
+
+def _visible(entry: Statement) -> bool:
+    # Where a rank sees its own GPU alone, nothing can be said in advance; the backend finds out.
+    return bool(entry.peers) or os.environ.get("CUDA_VISIBLE_DEVICES", "").count(",") > 0

@@ -1,0 +1,197 @@
+"""A channel: memory of every rank that its peers reach, laid out by the workloads of one spec."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import ChannelError, Overlap, PeerTimeout
+from ..plan import capturing
+from ..table import Table
+
+if TYPE_CHECKING:
+    import torch
+
+RECORD_WORDS = 8
+"""32-bit words of a rank's error record, the first of which counts its failures."""
+
+CHECK_SECONDS = 0.05
+"""A call looks at the error record at most so often: reading it costs 10 to 20 microseconds."""
+
+WAITS = ("the start of the call", "the second barrier", "a packet")
+"""What a rank can wait for, by its number in the error record."""
+OVERLAP = 3
+"""In the place of such a number: two calls met on the channel."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPlan:
+    """What a dispatch table says about the channel of a spec at one world size."""
+
+    name: str
+    """The spec's."""
+    places: Mapping[str, int]
+    """Where its parts begin, and sizes, bytes."""
+    capabilities: frozenset[str]
+    """What its candidates ask of the communicator."""
+    sources: str
+    """Digest of all sources that could run on it: ranks must have the same."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of a rank's memory."""
+        return self.places["size"]
+
+
+def channel_plans(table: Table, world_size: int, specs: Iterable[str] | None = None) -> list[ChannelPlan]:
+    """The channels that the table's workloads of a world size need.
+
+    Args:
+        specs: only these; by default all.
+
+    Raises:
+        ValueError: no workload of that world size belongs to a spec that was named.
+    """
+    found: dict[str, ChannelPlan] = {}
+    digests: dict[str, list[str]] = {}
+    for work in table.workloads:
+        if work.channel and work.fields.get("world_size") == world_size:
+            needed = frozenset(name for candidate in work.candidates for name in candidate.capabilities)
+            builds = [build.sha256 for c in work.candidates for build in c.builds.values()]
+            digests.setdefault(work.spec, []).extend(builds)
+            known = found.get(work.spec)
+            needed |= known.capabilities if known else frozenset()
+            text = json.dumps(sorted(digests[work.spec]))
+            sources = hashlib.sha256(text.encode()).hexdigest()
+            found[work.spec] = ChannelPlan(work.spec, work.channel, needed, sources)
+    if specs is None:
+        return list(found.values())
+    unknown = [name for name in specs if name not in found]
+    if unknown:
+        raise ValueError(
+            f"spec {', '.join(unknown)} has no channel for {world_size} ranks; specs that have one are "
+            f"{', '.join(found) or 'none'}: name one of these, or generate the spec for this world size"
+        )
+    return [found[name] for name in specs]
+
+
+class Channel:
+    """The channel as the ranks of this process use it.
+
+    Attributes:
+        plan: its layout.
+        memory: uint8 `[ranks here, size]`, all zeros before the first call.
+        addresses: of every rank's memory, as kernels of this process reach it.
+        first: the first rank of this process; the others follow.
+    """
+
+    def __init__(
+        self,
+        plan: ChannelPlan,
+        memory: torch.Tensor,
+        addresses: tuple[int, ...],
+        first: int,
+        close: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Hold memory that a backend has made; `close` gives it back."""
+        self.plan, self.memory, self.addresses, self.first = plan, memory, addresses, first
+        self._close = close
+        self._checked = time.monotonic()
+        self._stream: int | None = None
+        self._reader: torch.cuda.Stream | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of this process."""
+        return self.memory.shape[0]
+
+    def constants(self, timeout_ns: int) -> dict[str, bytes]:
+        """The arguments of kernels that are the same for every call."""
+        return {
+            "channels": b"".join(address.to_bytes(8, "little") for address in self.addresses),
+            "rank_base": self.first.to_bytes(4, "little"),
+            "timeout_ns": timeout_ns.to_bytes(8, "little"),
+        }
+
+    def check(self) -> None:
+        """Read the error records, which waits for a small copy but not for kernels.
+
+        Raises:
+            PeerTimeout: a peer didn't come.
+            Overlap: two calls used the channel at the same time.
+        """
+        self._checked = time.monotonic()
+        begin = self.plan.places["record"]
+        for rank, words in enumerate(self._read(begin, begin + 4 * RECORD_WORDS), self.first):
+            if words[0]:
+                raise self._failure(rank, words)
+
+    def check_sometimes(self) -> None:
+        """`check`, if the last one was a while ago and nothing is being captured; what a call does."""
+        if time.monotonic() - self._checked > CHECK_SECONDS and not capturing():
+            self.check()
+
+    def _read(self, begin: int, end: int) -> list[list[int]]:
+        import torch
+
+        part = self.memory[:, begin:end].view(torch.int32)
+        if not part.is_cuda:
+            found: list[list[int]] = part.tolist()
+            return found
+        # A stream of its own: on the caller's, reading would wait for the very kernels that it asks about.
+        if self._reader is None:
+            self._reader = torch.cuda.Stream(part.device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(self._reader):
+            records: list[list[int]] = part.tolist()
+        return records
+
+    def _failure(self, rank: int, words: list[int]) -> ChannelError:
+        _, _, peer, waited_for, expected, seen, cta, _ = words
+        expected, seen = expected % 2**32, seen % 2**32
+        if waited_for == OVERLAP:
+            return Overlap(
+                f"rank {rank} used channel {self.plan.name} in two calls at the same time (call {expected}, CTA "
+                f"{cta}); use it on one stream, or give every stream a channel of its own, then call reset() on "
+                "all ranks"
+            )
+        return PeerTimeout(
+            f"rank {rank} waited in vain for rank {peer} on channel {self.plan.name}: {WAITS[waited_for]} of call "
+            f"{expected} (last seen {seen}, CTA {cta}); see what that rank does, then call reset() on all ranks",
+            rank=rank,
+            peer=peer,
+            channel=self.plan.name,
+            expected=expected,
+            seen=seen,
+        )
+
+    def follow(self, stream: int) -> None:
+        """Serialise the channel's calls where the stream changes: the new one waits for the one before."""
+        if self._stream is not None and self._stream != stream and self.memory.is_cuda:
+            device = self.memory.device
+            now, before = (_stream(handle, device) for handle in (stream, self._stream))
+            # Inside a capture only what is captured too may be waited for; calls before it were the caller's to end.
+            if not capturing():
+                now.wait_stream(before)
+        self._stream = stream
+
+    def clear(self) -> None:
+        """Make all of this process's memory of the channel as new; nobody may be using it."""
+        self.memory.zero_()
+        self._stream = None
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._close()
+        self._close = lambda: None
+
+
+def _stream(handle: int, device: torch.device) -> torch.cuda.Stream:
+    import torch
+
+    if handle == 0:
+        return torch.cuda.default_stream(device)
+    return torch.cuda.ExternalStream(handle, device)  # type: ignore[no-untyped-call]

@@ -1,0 +1,68 @@
+"""The communicator of ranks that share a process: one GPU runs them all in one grid, for tests and porting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..table import Table
+from .channel import Channel, channel_plans
+from .owner import ChannelOwner
+
+if TYPE_CHECKING:
+    import torch
+
+ALIGNMENT = 256
+
+
+class LocalCommunicator(ChannelOwner):
+    """All ranks of a call in one launch: tensors carry the rank as their first dimension.
+
+    Kernels wait for each other across ranks, so all ranks' CTAs must fit on the GPU at once; a candidate that
+    doesn't is rejected with that reason.
+    """
+
+    rank = 0
+
+    def __init__(
+        self,
+        table: Table,
+        world_size: int,
+        device: torch.device,
+        *,
+        specs: Iterable[str] | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """Open the channels of the table's workloads of that world size.
+
+        Raises:
+            ValueError: no workload of that world size belongs to a spec that was named.
+        """
+        import torch
+
+        super().__init__()
+        self.world_size = self.local_ranks = world_size
+        self.device = device
+        self.timeout_ns = round(timeout_s * 1e9)
+        plans = channel_plans(table, world_size, specs)
+        for plan in plans:
+            stride = -(-plan.size // ALIGNMENT) * ALIGNMENT
+            block = torch.zeros(world_size * stride + ALIGNMENT, dtype=torch.uint8, device=device)
+            begin = -block.data_ptr() % ALIGNMENT
+            memory = block[begin : begin + world_size * stride].view(world_size, stride)[:, : plan.size]
+            addresses = tuple(memory[rank].data_ptr() for rank in range(world_size))
+            self._channels[plan.name] = Channel(plan, memory, addresses, 0)
+        self.capabilities = frozenset(name for plan in plans for name in plan.capabilities)
+
+    def reset(self) -> None:
+        """Make the channels as new, after an error; waits for all work on the device."""
+        import torch
+
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        for channel in self._channels.values():
+            channel.clear()
+
+    def close(self) -> None:
+        """Give the channels' memory back."""
+        self._channels.clear()

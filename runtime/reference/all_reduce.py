@@ -1,0 +1,441 @@
+"""The op `all_reduce` and its companions: the sum over ranks, by kernels or by torch.distributed.
+
+    y = all_reduce(x, comm=comm)
+    a, b = acquire_outputs([(M, 3584), (M, 7168)], torch.bfloat16, comm=comm)  # a producer writes to them
+    a, b = all_reduce_symmetric((a, b), comm=comm)
+
+The sum is in FP32, in rank order, rounded once: the same bits on every rank, by every route. Results are fresh
+tensors, or the caller's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import policy as policies
+from ..communicator.owner import ChannelOwner
+from ..dispatch import Dispatch, chosen_policy
+from ..explanation import Explanation
+from ..plan import Plan, current_stream
+from ..request import ITEM_BYTES, Buffer, Request, Signature
+from ..statistics import Tally
+from ..table import FieldValue
+from .all_reduce_inputs import Inputs
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..communicator.channel import Channel
+    from ..request import Runner
+
+FAMILY = "all_reduce"
+KINDS = ("staged", "sum2", "symmetric")
+GIVEN = {"staged": ("inputs",), "sum2": ("inputs", "addends"), "symmetric": ()}
+"""Tensors that kernels of a kind take, in their names."""
+SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+MAX_RESOLVED = 4096
+"""Calls of different size that are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Who serves calls of one size."""
+
+    tally: Tally
+    plan: Plan | None
+    channel: Channel | None
+
+
+class Only:
+    """A communicator as if it had one channel: what a caller gets who names it."""
+
+    def __init__(self, comm: ChannelOwner, channel: str) -> None:
+        """Hide all other channels."""
+        self.rank, self.world_size, self.layout_version = comm.rank, comm.world_size, comm.layout_version
+        self.capabilities, self._comm, self._channel = comm.capabilities, comm, channel
+
+    def owns(self, channel: str) -> bool:
+        """Whether it is the one, and open."""
+        return channel == self._channel and self._comm.owns(channel)
+
+    def absence(self, channel: str) -> str | None:
+        """Why it can't be used."""
+        if channel != self._channel:
+            return f"channel {self._channel} was asked for"
+        return self._comm.absence(channel)
+
+    def __getattr__(self, name: str) -> Any:
+        """What plans ask of the owner."""
+        return getattr(self._comm, name)
+
+
+class Op:
+    """`all_reduce`, bound to a dispatch table."""
+
+    family = FAMILY
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        """Bind, and make the op known to `dispatch`."""
+        self._dispatch = dispatch
+        self._resolved: weakref.WeakKeyDictionary[ChannelOwner, dict[object, Resolved]]
+        self._resolved = weakref.WeakKeyDictionary()
+        self._inputs: weakref.WeakKeyDictionary[ChannelOwner, Inputs] = weakref.WeakKeyDictionary()
+        dispatch.register(self)
+
+    def __call__(
+        self,
+        tensor: torch.Tensor,
+        *,
+        comm: ChannelOwner,
+        out: torch.Tensor | None = None,
+        channel: str | None = None,
+        exact: bool = False,
+        policy: str | None = None,
+    ) -> torch.Tensor:
+        """The sum of the ranks' tensors.
+
+        Args:
+            tensor: of any shape, the same on every rank; a dense one is read as it is, others are copied first.
+                With a communicator of local ranks, the first dimension is the rank.
+            comm: the ranks.
+            out: contiguous, of the same shape and dtype; may be `tensor` itself.
+            channel: the spec whose channel is used; by default the first that serves the size.
+            exact: take the sum in rank order even where only torch.distributed serves.
+            policy: which candidates may be dispatched.
+
+        Returns:
+            A fresh contiguous tensor, or `out`.
+
+        Raises:
+            ValueError, TypeError: arguments that aren't allowed.
+            PeerTimeout, Overlap: an earlier call on the channel failed.
+            Unsupported, NotWarm: as `Dispatch.resolve` says.
+        """
+        return self._reduce("staged", (tensor,), comm, out, channel, exact, policy)
+
+    def sum2(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        *,
+        comm: ChannelOwner,
+        out: torch.Tensor | None = None,
+        channel: str | None = None,
+        exact: bool = False,
+        policy: str | None = None,
+    ) -> torch.Tensor:
+        """The sum over the ranks of `a + b`, each rounded to the storage dtype first; else as `all_reduce`."""
+        if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
+            raise ValueError(
+                f"a is {a.dtype} of shape {tuple(a.shape)} on {a.device}, b {b.dtype} of shape {tuple(b.shape)} on "
+                f"{b.device}; both must be alike"
+            )
+        return self._reduce("sum2", (a, b), comm, out, channel, exact, policy)
+
+    def acquire_outputs(
+        self,
+        shapes: Sequence[Sequence[int]],
+        dtype: torch.dtype,
+        *,
+        comm: ChannelOwner,
+        channel: str | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        """Consecutive tensors in this rank's part of a channel, for a producer to write to; one payload.
+
+        Two payloads may be acquired at once, and lie apart. Where the ranks share no memory the tensors are
+        ordinary ones. With a communicator of local ranks every tensor gets the rank as its first dimension.
+
+        Args:
+            shapes: of the tensors; all but the last must have a multiple of 16 bytes.
+            dtype: of all of them.
+            comm: the ranks.
+            channel: the spec whose channel is used; by default the first that is open.
+
+        Raises:
+            ValueError: no or empty tensors, a tensor that would be misaligned, an unknown channel, or more than
+                the channel holds.
+            RuntimeError: both inputs of the channel are waiting to be reduced.
+        """
+        _check_comm(comm)
+        if channel is not None and not comm.owns(channel) and comm.channels:
+            raise ValueError(f"channel is {channel!r}; open are {', '.join(comm.channels)}")
+        name = channel or next(iter(comm.channels), None)
+        usable = name is not None and comm.owns(name)
+        return self._inputs_of(comm).acquire(shapes, dtype, comm, name if usable else None)
+
+    def release(self, tensors: Sequence[torch.Tensor], *, comm: ChannelOwner) -> None:
+        """Give acquired tensors back without reducing them.
+
+        Raises:
+            ValueError: they weren't acquired so, or were reduced already.
+        """
+        self._inputs_of(comm).release(tensors)
+
+    def symmetric(
+        self,
+        tensors: Sequence[torch.Tensor],
+        *,
+        comm: ChannelOwner,
+        exact: bool = False,
+        policy: str | None = None,
+    ) -> tuple[torch.Tensor, ...]:
+        """The sums of acquired tensors, without a copy in front of the reduction.
+
+        Args:
+            tensors: as `acquire_outputs` gave them, all and in that order; afterwards they are free for the next
+                producer, and must be acquired anew.
+            comm, exact, policy: as in `all_reduce`.
+
+        Returns:
+            Fresh tensors of the same shapes, consecutive in memory.
+
+        Raises:
+            ValueError: other tensors, another order, or tensors that were reduced already.
+            PeerTimeout, Overlap, Unsupported, NotWarm: as `all_reduce`.
+        """
+        _check_comm(comm)
+        inputs = self._inputs_of(comm)
+        found = inputs.of(tensors)
+        first, ranks = found.tensors[0], comm.local_ranks
+        kind = "symmetric"
+        if found.channel is None:
+            from . import all_reduce_torch as reference
+
+            results = [self._fallback(kind, (t,), comm, exact, reference) for t in found.tensors]
+            inputs.release(tensors)
+            return tuple(results)
+        key = (kind, found.numel, first.dtype, found.slot, found.channel, exact, policy, policies.current())
+        resolved = self._resolve(
+            key, kind, found.numel, first, comm, found.channel, exact, policy, found.slot
+        )
+        flat = first.new_empty(ranks * found.numel)
+        if resolved.plan is None:
+            from . import all_reduce_torch as reference
+
+            results = [self._fallback(kind, (t,), comm, exact, reference) for t in found.tensors]
+        else:
+            self._launch(resolved, (), flat, first)
+            results = _split(flat.view(ranks, -1), found.tensors, ranks)
+        inputs.release(tensors)
+        return tuple(results)
+
+    def _reduce(
+        self,
+        kind: str,
+        given: tuple[torch.Tensor, ...],
+        comm: ChannelOwner,
+        out: torch.Tensor | None,
+        channel: str | None,
+        exact: bool,
+        policy: str | None,
+    ) -> torch.Tensor:
+        tensor, numel = given[0], given[0].numel()
+        _check_comm(comm)
+        _check_tensors(given, comm, out)
+        if numel == 0:
+            return tensor.clone() if out is None else out
+        each = numel // comm.local_ranks
+        key = (kind, each, tensor.dtype, tensor.device, channel, exact, policy, policies.current())
+        resolved = self._resolve(key, kind, each, tensor, comm, channel, exact, policy)
+        if resolved.plan is None:
+            from . import all_reduce_torch as reference
+
+            result = self._fallback(kind, given, comm, exact, reference)
+            return result if out is None else out.copy_(result)
+        # A tensor that isn't dense is copied, and the copy is what is reduced: never the caller's own.
+        dense = [part if part.is_contiguous() else part.contiguous() for part in given]
+        result = tensor.new_empty(tensor.shape) if out is None else out
+        self._launch(resolved, dense, result, tensor)
+        return result
+
+    def _launch(
+        self, resolved: Resolved, given: Sequence[torch.Tensor], out: torch.Tensor, like: torch.Tensor
+    ) -> None:
+        plan, channel = resolved.plan, resolved.channel
+        assert plan is not None
+        assert channel is not None
+        channel.check_sometimes()
+        if like.is_cuda:
+            channel.follow(current_stream(like.get_device()))
+        resolved.tally.calls += 1
+        plan(given, (out,))
+
+    def _fallback(
+        self, kind: str, given: Sequence[torch.Tensor], comm: ChannelOwner, exact: bool, reference: Any
+    ) -> torch.Tensor:
+        mine = reference.local_sum(*given) if kind == "sum2" else given[0]
+        if comm.local_ranks > 1:
+            result: torch.Tensor = reference.stacked(mine)
+        else:
+            result = reference.over_group(mine, comm.group, exact)
+        return result
+
+    def _resolve(
+        self,
+        key: object,
+        kind: str,
+        numel: int,
+        tensor: torch.Tensor,
+        comm: ChannelOwner,
+        channel: str | None,
+        exact: bool,
+        policy: str | None,
+        slot: int = 0,
+    ) -> Resolved:
+        known = self._resolved.setdefault(comm, {})
+        found = known.get(key)
+        if found is None:
+            view: Any = comm if channel is None else Only(comm, channel)
+            request = self._request(kind, numel, _dtype(tensor), comm, exact, slot)
+            chosen = chosen_policy(policy)
+            selection, plan = self._dispatch.resolve(request, comm.device_of(tensor), chosen, view, exact)
+            name = selection.chosen.workload.spec if selection.chosen else None
+            tally = self._dispatch.statistics.tally(selection)
+            found = Resolved(tally, plan, comm.channel(name) if name else None)
+            if len(known) >= MAX_RESOLVED:
+                known.clear()
+            known[key] = found
+        if found.plan is None:
+            found.tally.calls += 1
+        return found
+
+    def explain(
+        self,
+        tensor: torch.Tensor,
+        *,
+        comm: ChannelOwner,
+        kind: str = "staged",
+        channel: str | None = None,
+        exact: bool = False,
+        policy: str | None = None,
+    ) -> Explanation:
+        """Which candidate a call takes, and the reason for every candidate; communicates nothing."""
+        _check_comm(comm)
+        view: Any = comm if channel is None else Only(comm, channel)
+        numel = tensor.numel() // comm.local_ranks
+        request = self._request(kind, numel, _dtype(tensor), comm, exact)
+        device = comm.device_of(tensor)
+        return Explanation.of(self._dispatch.select(request, device, chosen_policy(policy), view, exact))
+
+    def request_for(self, fields: Mapping[str, FieldValue], kind: str) -> Request:
+        """The request of a call on local ranks whose payload has `payload_bytes`, one number.
+
+        Raises:
+            ValueError: an unknown kind or dtype, or payloads that aren't one number of whole elements.
+        """
+        dtype, size, ranks = str(fields["dtype"]), fields["payload_bytes"], int(str(fields["world_size"]))
+        if isinstance(size, tuple):
+            raise ValueError(f"payload_bytes is {size[0]} to {size[1]}; name one number of it")
+        if dtype not in ITEM_BYTES or int(size) % ITEM_BYTES[dtype]:
+            raise ValueError(f"{size} bytes aren't whole elements of {dtype}; take another payload_bytes")
+        return _request(
+            kind, int(size) // ITEM_BYTES[dtype], dtype, ranks, ranks, "exact", "torch, in rank order"
+        )
+
+    def reference_for(self, fields: Mapping[str, FieldValue], kind: str) -> Runner:
+        """The torch reference on local ranks, by the signature of `request_for`.
+
+        Raises:
+            ValueError: as `request_for`.
+        """
+        from . import all_reduce_torch as reference
+
+        self.request_for(fields, kind)
+        ranks = int(str(fields["world_size"]))
+
+        def run(
+            inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None
+        ) -> Sequence[torch.Tensor]:
+            parts = [part.view(ranks, -1) for part in inputs]
+            mine = reference.local_sum(*parts) if kind == "sum2" else parts[0]
+            result = reference.stacked(mine).view(-1)
+            return [result] if outputs is None else [outputs[0].copy_(result)]
+
+        return run
+
+    def _request(
+        self, kind: str, numel: int, dtype: str, comm: ChannelOwner, exact: bool, slot: int = 0
+    ) -> Request:
+        if comm.local_ranks > 1:
+            contract, note = "exact", "torch, in rank order"
+        elif exact:
+            contract, note = (
+                "exact",
+                "all contributions gathered by torch.distributed and added in rank order",
+            )
+        else:
+            contract, note = "tolerance", "torch.distributed.all_reduce, whose order of adding nobody states"
+        return _request(kind, numel, dtype, comm.world_size, comm.local_ranks, contract, note, slot)
+
+    def _inputs_of(self, comm: ChannelOwner) -> Inputs:
+        _check_comm(comm)
+        return self._inputs.setdefault(comm, Inputs())
+
+
+def _request(
+    kind: str, numel: int, dtype: str, world_size: int, ranks: int, contract: Any, note: str, slot: int = 0
+) -> Request:
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}; allowed are {', '.join(KINDS)}")
+    size = numel * ITEM_BYTES.get(dtype, 8)
+    buffers = [Buffer(name, (ranks * numel,), dtype) for name in (*GIVEN[kind], "outputs")]
+    return Request(
+        family=FAMILY,
+        kind=kind,
+        fields={"dtype": dtype, "world_size": world_size, "payload_bytes": size},
+        signature=Signature(tuple(buffers[:-1]), tuple(buffers[-1:])),
+        label=f"{SHORT.get(dtype, dtype)}-b{size}-tp{world_size}",
+        reference_contract=contract,
+        reference_note=note,
+        constants={"numel": numel.to_bytes(4, "little"), "input_slot": slot.to_bytes(4, "little")},
+    )
+
+
+def _split(flat: torch.Tensor, like: Sequence[torch.Tensor], ranks: int) -> list[torch.Tensor]:
+    """Parts of `[ranks, elements]`, of the shapes of `like`."""
+    results, begin = [], 0
+    for tensor in like:
+        count = tensor.numel() // ranks
+        part = flat[:, begin : begin + count]
+        results.append(part.view(tensor.shape))
+        begin += count
+    return results
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _check_comm(comm: object) -> None:
+    if not isinstance(comm, ChannelOwner):
+        raise TypeError(
+            f"comm is {type(comm).__name__}; it must be what communicator() or local_communicator() of the dispatch "
+            "module gave"
+        )
+
+
+def _check_tensors(given: Sequence[torch.Tensor], comm: ChannelOwner, out: torch.Tensor | None) -> None:
+    import torch
+
+    tensor = given[0]
+    if torch.is_grad_enabled() and any(part.requires_grad for part in given):
+        raise RuntimeError(
+            "the tensor requires grad, and all_reduce has no gradient; call it under torch.no_grad() or "
+            "torch.inference_mode()"
+        )
+    if comm.local_ranks > 1 and (tensor.dim() == 0 or tensor.shape[0] != comm.local_ranks):
+        raise ValueError(
+            f"the tensor has shape {tuple(tensor.shape)}; with {comm.local_ranks} local ranks its first dimension "
+            f"must be {comm.local_ranks}"
+        )
+    if out is None:
+        return
+    alike = (out.shape, out.dtype, out.device) == (tensor.shape, tensor.dtype, tensor.device)
+    if not alike or not out.is_contiguous():
+        raise ValueError(
+            f"out is {out.dtype} of shape {tuple(out.shape)} on {out.device}, strides {out.stride()}; it must be "
+            f"{tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}, contiguous"
+        )
