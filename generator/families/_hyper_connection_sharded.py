@@ -14,6 +14,7 @@ from typing import Any
 from ...specs import RowTiling
 from ...specs.families._hyper_connection_channel import (
     EXCHANGE_THREADS,
+    FIRST_GENERATION,
     LARGEST_GRID,
     LAYOUT_VERSION,
     HyperConnectionChannel,
@@ -72,6 +73,7 @@ def lower_sharded(workload: HyperConnectionWorkload, candidate: Sharded) -> Lowe
         "parallel_gates": parallel,
         "stacked": "rank",
         "layout_version": LAYOUT_VERSION,
+        "first_generation": FIRST_GENERATION,
         "largest_grid": LARGEST_GRID,
         "exchange_threads": EXCHANGE_THREADS,
         "channel": HyperConnectionChannel.of(workload),

@@ -1,15 +1,15 @@
 """Hyper-connection schedules: from a candidate to kernels, launch geometry and buffers.
 
-Only the replicated route has templates. The sharded routes and routes for several tokens are valid
-specs that this toolkit doesn't generate.
+The replicated route at one token is lowered here; several tokens and the sharded routes have modules of their own.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from ...specs import Candidate, RowTiling, Workload
+from ...specs.families._hyper_connection_channel import HyperConnectionChannel, shards
 from ...specs.families.hyper_connection import HyperConnectionWorkload, Replicated, Sharded
 from ..literals import float_literal
 from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
@@ -33,10 +33,20 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
     """Lower a candidate of a hyper-connection workload.
 
     Raises:
-        NotGenerated: a sharded route, or more than one token.
+        NotGenerated: an option, a tree or a number of tokens that there are no templates for.
         ScheduleError: rows don't fit into shared memory, or outnumber the threads that finish them.
     """
     assert isinstance(workload, HyperConnectionWorkload)
+    lowering = _lower_route(workload, candidate)
+    # The channel is the workload's: candidates that need none have it as well.
+    return (
+        replace(lowering, channel=HyperConnectionChannel.of(workload).places())
+        if shards(workload)
+        else lowering
+    )
+
+
+def _lower_route(workload: HyperConnectionWorkload, candidate: Candidate) -> Lowering:
     one_token = (workload.tokens.min, workload.tokens.max) == (1, 1)
     if isinstance(candidate, Sharded) and one_token:
         return lower_sharded(workload, candidate)

@@ -6,8 +6,6 @@ of its own, apart from any all-reduce channel. New parts are appended, so that t
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ._hyper_connection_workload import HyperConnectionWorkload
@@ -22,11 +20,14 @@ FUSED_CTAS = 160
 """CTAs that the fused launch counts calls for in front of its words: those of the public schedule."""
 LARGEST_GRID = 320
 """The largest grid of the fused launch; counters beyond `FUSED_CTAS` are a part of their own, the last one."""
+FIRST_GENERATION = 2
+"""Of a channel that is all zeros: its counters say that no call was made, its slots have the tag of generation 0."""
+FIRST_NUMBER = 4
+"""Numbers of the exchanges in error records begin here; smaller ones are what an all-reduce waits for."""
 PARITIES = 2
 """Slots of an exchange: even and odd generations."""
 ALIGNMENT = 256
 """Bytes; no two parts share a cache line or a sector."""
-TAG_BITS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class HyperConnectionChannel:
-    """Where the parts of a rank's channel begin, bytes."""
+    """Where the parts of a rank's channel begin, bytes. A new channel is all zeros."""
 
     record: int
     """The first failure of this rank; its first word is 0 as long as there is none."""
@@ -86,7 +87,7 @@ class HyperConnectionChannel:
         }
         at = _aligned(4 * RECORD_WORDS)
         exchanges: dict[str, Exchange] = {}
-        for number, (name, (counters, words)) in enumerate(parts.items()):
+        for number, (name, (counters, words)) in enumerate(parts.items(), FIRST_NUMBER):
             exchanges[name] = Exchange(number, at, counters, words, ranks)
             at += _aligned(exchanges[name].size)
         size = at + _aligned(4 * (LARGEST_GRID - FUSED_CTAS))
@@ -97,26 +98,22 @@ class HyperConnectionChannel:
         """All of them, in the order of their numbers."""
         return (self.down, self.gates, self.outputs, self.fused)
 
-    def initial(self, generation: int = 0) -> bytes:
-        """What every rank's channel holds before its first call, which is to be `generation`.
+    def places(self) -> dict[str, int]:
+        """Give where the parts begin, and the size of all, bytes: what a communicator needs to know."""
+        exchanges = {"down": self.down, "gates": self.gates, "outputs": self.outputs, "fused": self.fused}
+        return {
+            "record": self.record,
+            **{name: exchange.at for name, exchange in exchanges.items()},
+            "more_counters": self.more_counters,
+            "size": self.size,
+        }
 
-        The slot that a generation will use has the tag of the one two before, so that nothing is mistaken for
-        ready.
-        """
-        memory = bytearray(self.size)
-        for at, words in self._counters():
-            struct.pack_into(f"<{words}I", memory, at, *[generation % 2**32] * words)
-        for exchange in self.exchanges:
-            words = exchange.ranks * exchange.words
-            for upcoming in (generation, generation + 1):
-                stale = (upcoming - PARITIES) % 2**TAG_BITS << TAG_BITS
-                at = exchange.words_at + upcoming % PARITIES * 4 * words
-                struct.pack_into(f"<{words}I", memory, at, *[stale] * words)
-        return bytes(memory)
 
-    def _counters(self) -> Iterator[tuple[int, int]]:
-        yield from ((exchange.at, exchange.counters) for exchange in self.exchanges)
-        yield self.more_counters, LARGEST_GRID - FUSED_CTAS
+def shards(workload: HyperConnectionWorkload) -> bool:
+    """Tell whether sharded routes can serve a workload, which then has a channel."""
+    ranks = workload.world_size
+    sizes = (workload.hidden, workload.low_rank, workload.branches)
+    return ranks > 1 and workload.tokens.max == 1 and not any(size % ranks for size in sizes)
 
 
 def exchange_ctas(words: int) -> int:

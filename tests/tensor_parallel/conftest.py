@@ -96,8 +96,8 @@ class Group:
     entry: GeneratedWorkload
     edits: tuple[Edit, ...] = ()
     """Changes to every text; each must fit somewhere."""
-    generation: int = 0
-    """Of the first call."""
+    generation: int = 2
+    """Of the first call; 2 is a new channel's."""
     launches: list[Launch] = field(default_factory=list)
     expected: dict[Buffer, Any] = field(default_factory=dict)
     calls: int = 0
@@ -107,9 +107,19 @@ class Group:
         work: Any = self.entry.workload
         self.ranks: int = work.world_size
         self.layout = HyperConnectionChannel.of(work)
-        memory = np.frombuffer(self.layout.initial(self.generation), np.uint8)
-        self.channels = [Buffer.inout("channel", memory.copy(), rank=rank) for rank in range(self.ranks)]
+        self.channels = [Buffer.inout("channel", self.memory(), rank=rank) for rank in range(self.ranks)]
         self.state: dict[tuple[str, str, int], Buffer] = {}
+
+    def memory(self) -> Any:
+        """A channel before its first call: slots have the tag of the generation two before."""
+        memory = np.zeros(self.layout.size, np.uint8)
+        words = memory.view(np.uint32)
+        for exchange in self.layout.exchanges:
+            words[exchange.at // 4 :][: exchange.counters] = (self.generation - 2) % 2**32
+            slots = words[exchange.words_at // 4 :][: 2 * self.ranks * exchange.words]
+            slots[:] = (self.generation - 2) % 2**16 << 16
+        words[self.layout.more_counters // 4 :][:160] = (self.generation - 2) % 2**32
+        return memory
 
     def candidate(self, name: str) -> GeneratedCandidate:
         return next(c for c in self.entry.candidates if c.candidate.name == name)
@@ -228,11 +238,11 @@ class Group:
         return words[self.layout.record // 4 :][:7].tolist()
 
     def counters(self, arrays: Any, rank: int) -> Iterator[set[int]]:
-        """The values of the counters of each exchange."""
+        """The generations that come next, by the counters of each exchange."""
         words = arrays[self.channels[rank]].view(np.uint32)
         for exchange in self.layout.exchanges:
-            yield set(words[exchange.at // 4 :][: exchange.counters].tolist())
-        yield set(words[self.layout.more_counters // 4 :].tolist()[:160])
+            yield set((words[exchange.at // 4 :][: exchange.counters] + np.uint32(2)).tolist())
+        yield set((words[self.layout.more_counters // 4 :][:160] + np.uint32(2)).tolist())
 
 
 class SmallExchanges:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from kernwright.specs.families._hyper_connection_channel import HyperConnectionChannel
+from kernwright.specs.families._hyper_connection_channel import HyperConnectionChannel, shards
 from kernwright.specs.families.hyper_connection import SPEC
 
 
@@ -19,10 +18,10 @@ def workload(**changes):
 def test_the_layout_of_four_ranks():
     channel = HyperConnectionChannel.of(workload())
     assert [(e.number, e.at, e.counters, e.words) for e in channel.exchanges] == [
-        (0, 256, 1, 81),
-        (1, 3072, 10, 2560),
-        (2, 85248, 3, 640),
-        (3, 105984, 160, 640),
+        (4, 256, 1, 81),
+        (5, 3072, 10, 2560),
+        (6, 85248, 3, 640),
+        (7, 105984, 160, 640),
     ]
     assert channel.fused.size == 160 * 4 + 2 * 4 * 640 * 4 == 21_120
     assert channel.fused.words_at == 105_984 + 640
@@ -50,15 +49,27 @@ def test_a_schedule_doesnt_move_it():
     assert HyperConnectionChannel.of(workload(dtype="bfloat16")) == HyperConnectionChannel.of(workload())
 
 
-@pytest.mark.parametrize("generation", [0, 1, 65_534, 65_535, 2**32 - 2, 2**32 - 1])
-def test_a_new_channel_has_nothing_ready(generation):
+def test_what_a_communicator_is_told():
     channel = HyperConnectionChannel.of(workload())
-    words = np.frombuffer(channel.initial(generation), np.uint32)
-    assert len(words) * 4 == channel.size
-    assert not words[:64].any()
-    for exchange in channel.exchanges:
-        assert set(words[exchange.at // 4 :][: exchange.counters]) == {generation}
-        slots = words[exchange.words_at // 4 :][: 2 * 4 * exchange.words].reshape(2, -1) >> 16
-        assert set(slots[generation % 2]) == {(generation - 2) % 65_536}
-        assert set(slots[(generation + 1) % 2]) == {(generation - 1) % 65_536}
-    assert set(words[channel.more_counters // 4 :][:160]) == {generation}
+    assert channel.places() == {
+        "record": 0,
+        "down": 256,
+        "gates": 3072,
+        "outputs": 85_248,
+        "fused": 105_984,
+        "more_counters": 127_232,
+        "size": 128_000,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_one"),
+    [
+        ({}, True),
+        ({"world_size": 1}, False),
+        ({"world_size": 8}, False),
+        ({"tokens": {"min": 1, "max": 4}}, False),
+    ],
+)
+def test_who_has_a_channel(changes, has_one):
+    assert shards(workload(**changes)) == has_one
