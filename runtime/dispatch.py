@@ -108,11 +108,17 @@ class Dispatch:
             if chosen is None:
                 return selection, None
             try:
-                return selection, self._plan(chosen, request, device, comm)
+                return selection, self.plan_of(chosen, request, device, comm)
             except LoadError as error:
                 self._unusable[chosen.build.sha256, chosen.arch, device.index] = str(error)
 
-    def _plan(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
+    def plan_of(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
+        """Load a choice for a request, whoever made it.
+
+        Raises:
+            LoadError: it doesn't load, or its CTAs don't fit on the device at once.
+            NotWarm: inside a graph capture.
+        """
         candidate, root = chosen.candidate, self.table.root
         if not candidate.capabilities:  # it talks to nobody
             module = load(root, chosen.build, chosen.arch, device)
