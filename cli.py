@@ -74,7 +74,7 @@ def validate(
             "file": str(spec_file.path),
             "family": spec_file.spec.family,
             "workload": workload.label(),
-            "candidates": [candidate.name for candidate in spec_file.spec.candidates],
+            "candidates": [c.name for c in spec_file.spec.candidates if c.serves(workload)],
             "archs": list(spec_file.spec.control.arch),
         }
         for spec_file in found
