@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
-from kernwright import cli_evidence, console
+from kernwright import cli_bundle, cli_evidence, console
 from kernwright.cli_options import Archs, Candidates, Json, Workloads, open_workspace
 
 if TYPE_CHECKING:
@@ -168,7 +167,7 @@ def build(
 @app.command()
 def explain(
     workload: Annotated[
-        str, typer.Argument(help="A spec name or a short form, e.g. sm70-fp16-hc4-h2560-n1.")
+        str, typer.Argument(help="A spec name or a short form, e.g. sm70-fp16-hc4-h2560-n1-tp1.")
     ],
     arch: Archs = [],  # noqa: B006
     tokens: Annotated[int | None, typer.Option(min=1, help="Number of tokens of the call.")] = None,
@@ -304,6 +303,7 @@ def _cache_row(entry: CacheEntry) -> dict[str, str | int | None]:
     }
 
 
+cli_bundle.register(app)
 cli_evidence.register(app)
 
 
@@ -326,6 +326,7 @@ CHECK_FAILED = {
 """Errors that end with exit status 1: something of ours or of a team's isn't as it must be."""
 
 BAD_INPUT = {
+    "kernwright.compiler.bundle": ("BundleInvalid",),
     "kernwright.evidence.commands": ("UnknownPlace",),
     "kernwright.evidence.explain": ("QuestionError",),
     "kernwright.evidence.external": ("ExternalUnusable",),
