@@ -4,7 +4,8 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 WHEEL   = build/wheel
 
-.PHONY: install demo test test-long check format generate wheels artifacts gpu gpu-site gpu-test gpu-bench gpu-ranks sanitize clean
+.PHONY: install demo test test-long check format generate wheels artifacts gpu gpu-site gpu-test gpu-bench gpu-ranks gpu-linear \
+  sanitize clean
 
 install: $(VENV)/.installed
 

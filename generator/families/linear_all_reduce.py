@@ -143,7 +143,8 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
             if any(name in kernel.args for kernel in kernels.values())
         },
         capabilities=capabilities,
-        channel=asdict(layout) if workload.channel_rows else {},
+        # Hundreds of megabytes, for nothing unless a record admits a schedule that uses them.
+        channel={**asdict(layout), "on_request": 1} if workload.channel_rows else {},
     )
 
 
