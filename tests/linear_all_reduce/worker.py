@@ -1,4 +1,4 @@
-"""What one of two ranks does over Gloo; the test reads what it found out. Run as `worker.py RANK STORE RESULT`."""
+"""What one of two ranks does over Gloo; run as `worker.py RANK STORE RESULT BACKEND`, the test reads RESULT."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def blocks(op, comm, rank):
     state = op.state()
     on = [model(x) for x in inputs]
     torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=True)
+    compiled = torch.compile(model, fullgraph=True, backend=sys.argv[4], dynamic=True)
     traced = [compiled(x) for x in inputs]
     done.uninstall()
     back = [model(x) for x in inputs]
