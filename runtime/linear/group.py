@@ -194,10 +194,12 @@ class LayerGroup:
 
     def _scratch(self) -> Scratch:
         device = self.comm.device
-        if device.type != "cuda":
-            return Scratch(lambda size: torch.empty(size, dtype=torch.uint8, device=device), IN_ORDER)
-        lanes = CudaLanes(device, MOST_EVENTS)
-        return Scratch(lambda size: torch.empty(size, dtype=torch.uint8, device=device), lanes)
+
+        def allocate(size: int) -> torch.Tensor:
+            with torch.inference_mode(False):  # what is made inside of it can't be written to outside
+                return torch.empty(size, dtype=torch.uint8, device=device)
+
+        return Scratch(allocate, CudaLanes(device, MOST_EVENTS) if device.type == "cuda" else IN_ORDER)
 
     def prepare(self, size: int, streams: int = 1) -> None:
         """Have scratch of `size` bytes for so many streams that are first seen inside a capture."""
