@@ -122,7 +122,7 @@ def main(
 
 
 def timeline(comm: GroupCommunicator, arm: str, width: int, k: int, folder: Path, m: int = 8192) -> None:
-    """What every stream and copy engine of rank 0 does when, during two calls: a trace that chrome://tracing reads."""
+    """What every stream and copy engine of rank 0 does when, in two calls; chrome://tracing reads it."""
     run = contestants(comm, width, k, m).calls[arm]
     for _ in range(3):
         run(0)
