@@ -13,7 +13,7 @@ import pytest
 from kernwright.generated.dispatch import TABLE, linear_all_reduce
 from kernwright.runtime.communicator import LAYOUT_VERSION
 from kernwright.runtime.communicator.channel import Channel, channel_plans
-from kernwright.runtime.device import Device
+from kernwright.runtime.device import Device, current
 from kernwright.runtime.loader import load
 from kernwright.runtime.table import Build
 
@@ -136,13 +136,13 @@ def _warm(streams, weights, name):
     from cupy_backends.cuda.api import driver
     from kernwright.runtime.linear.gemm import leaving_free
 
-    device = torch.cuda.current_device()
+    device = current(torch.device("cuda"))
     for work in TABLE.workloads:
         for candidate in work.candidates:
             if work.spec != SPEC or work.fields["k"] != K or candidate.name != name:
                 continue
             for arch, build in candidate.builds.items():
-                module = load(TABLE.root, build, arch, Device("sm_90", None, "warm", device))
+                module = load(TABLE.root, build, arch, device)
                 for kernel in candidate.kernels.values():
                     function = module._module.get_function(kernel.symbol).ptr
                     driver.occupancyMaxActiveBlocksPerMultiprocessor(function, kernel.block[0], 0)
@@ -218,7 +218,7 @@ def test_a_rank_that_stays_away(pair, weights, name):
                 x[0],
                 weights[0],
                 comm=ranks[0],
-                force=force,
+                force=name,
                 policy="control",  # a layer group of its own
             )
         torch.cuda.synchronize()
