@@ -1,4 +1,4 @@
-"""A layer group with a channel, on two threads that are the ranks: what kernels and copy engines do is done by the CPU.
+"""A layer group with a channel, on two threads that are the ranks; the CPU does what kernels and copies do.
 
 Addresses, sizes, offsets and the order of everything are the runtime's own; a meeting is a barrier of threads.
 """
@@ -29,7 +29,7 @@ SCHEDULES = {
 }
 
 
-def at(address: int, numel: int) -> torch.Tensor:
+def memory(address: int, numel: int) -> torch.Tensor:
     """Float32 memory of this process."""
     return torch.frombuffer((ctypes.c_char * (4 * numel)).from_address(address), dtype=torch.float32)
 
@@ -37,8 +37,10 @@ def at(address: int, numel: int) -> torch.Tensor:
 class Thread:
     """A rank's kernels and copy engine."""
 
-    def __init__(self, rank: int, addresses: tuple[int, ...], barrier: threading.Barrier) -> None:
-        self.rank, self.addresses, self.barrier = rank, addresses, barrier
+    def __init__(
+        self, rank: int, addresses: tuple[int, ...], barrier: threading.Barrier, stages: int
+    ) -> None:
+        self.rank, self.addresses, self.barrier, self.stages = rank, addresses, barrier, stages
         self.did: list[str] = []
 
     def __call__(self, kernel: str, **given: int) -> None:
@@ -58,18 +60,19 @@ class Thread:
         self.barrier.wait(timeout=20)
 
     def add(self, at: int, fetched: int, stride: int, result: int, begin_at: int, numel: int) -> None:
-        own = globals()["at"](self.addresses[self.rank] + AT + at, numel)
+        own = memory(self.addresses[self.rank] + AT + at, numel)
         total = own.clone()
         for rank in range(len(self.addresses)):
             if rank != self.rank:
-                total += globals()["at"](fetched + 4 * stride * rank, numel)
-        globals()["at"](result + 4 * begin_at, numel).copy_(total)
-        own.copy_(total)
+                total += memory(fetched + 4 * stride * rank, numel)
+        memory(result + 4 * begin_at, numel).copy_(total)
+        if self.stages == 2:
+            own.copy_(total)
 
     def reduce(self, at: int, result: int, begin_at: int, numel: int) -> None:
         self.barrier.wait(timeout=20)
-        parts = [globals()["at"](address + AT + at, numel) for address in self.addresses]
-        globals()["at"](result + 4 * begin_at, numel).copy_(sum(parts))
+        parts = [memory(address + AT + at, numel) for address in self.addresses]
+        memory(result + 4 * begin_at, numel).copy_(sum(parts))
         self.barrier.wait(timeout=20)
 
 
@@ -79,15 +82,15 @@ def ranks():
 
     def make(schedule):
         memories = [torch.zeros(1, 1 << 16, dtype=torch.uint8) for _ in range(2)]
-        addresses = tuple(memory.data_ptr() for memory in memories)
+        addresses = tuple(own.data_ptr() for own in memories)
         barrier = threading.Barrier(2)
         made = []
-        for rank, memory in enumerate(memories):
-            thread = Thread(rank, addresses, barrier)
+        for rank, own in enumerate(memories):
+            thread = Thread(rank, addresses, barrier, schedule.stages)
             channel = SimpleNamespace(
                 first=rank,
                 addresses=addresses,
-                memory=memory,
+                memory=own,
                 check_sometimes=lambda: None,
                 follow=lambda _: None,
             )
@@ -141,9 +144,8 @@ def test_arguments_reach_their_slots(monkeypatch):
             def launch(stream, parameters, _):
                 addresses = (ctypes.c_void_p * len(kernel.args)).from_address(parameters)
                 sizes = {"channels": 16, "rank_base": 4, "numel": 4}
-                bits = [
-                    ctypes.string_at(a, sizes.get(n, 8)) for a, n in zip(addresses, kernel.args, strict=True)
-                ]
+                pairs = zip(addresses, kernel.args, strict=True)
+                bits = [ctypes.string_at(address, sizes.get(name, 8)) for address, name in pairs]
                 seen.append((kernel.symbol, stream, [int.from_bytes(b, "little") for b in bits]))
 
             return launch
