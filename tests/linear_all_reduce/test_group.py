@@ -152,11 +152,9 @@ def test_arguments_reach_their_slots(monkeypatch):
 
     names = ("channels", "at", "result", "numel", "rank_base", "timeout_ns")
     alone = ("channels", "rank_base", "timeout_ns")
-    candidate = Candidate(
-        "c", "sliced_copy_engine", "tolerance", {},
-        {"add": Kernel("add_c", (1, 1, 1), (32, 1, 1), names), "meet": Kernel("meet_c", (1, 1, 1), (32, 1, 1), alone)},
-        {},
-    )  # fmt: skip
+    one, warp = (1, 1, 1), (32, 1, 1)
+    kernels = {"add": Kernel("add_c", one, warp, names), "meet": Kernel("meet_c", one, warp, alone)}
+    candidate = Candidate("c", "sliced_copy_engine", "tolerance", {}, kernels, {})
     constants = {
         "channels": (7).to_bytes(8, "little") + (9).to_bytes(8, "little"),
         "rank_base": (1).to_bytes(4, "little"),
