@@ -23,7 +23,7 @@ Key = tuple[object, int]
 """A device and the handle of a stream."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Scratch:
     """What one stream of one layer group works with."""
 
@@ -49,8 +49,8 @@ class Scratch:
         if self._buffer is None or self._buffer.numel() < size:
             if capturing:
                 raise NotWarm(
-                    f"linear_all_reduce needs {size} bytes of scratch on this stream, has {self.size}, and a CUDA graph "
-                    "is being captured; call it with as many rows on the capturing stream before, or prepare() it"
+                    f"linear_all_reduce needs {size} bytes of scratch on this stream, has {self.size}, and a CUDA "
+                    "graph is being captured; call it with as many rows outside of a capture before, or prepare() it"
                 )
             if self._buffer is not None and self._captured:
                 self._kept.append(self._buffer)
@@ -82,11 +82,14 @@ class Pool:
                 is left.
         """
         scratch = self._taken.get(key)
-        if capturing and (scratch is None or scratch.size < size) and self._spares:
-            if scratch is not None:
-                self._retired.append(scratch)  # earlier graphs have its addresses
-            scratch = self._taken[key] = self._spares.pop()
-            self._prepared = 0
+        if capturing and (scratch is None or scratch.size < size):
+            spare = next((spare for spare in self._spares if spare.size >= size), None)
+            if spare is not None:
+                if scratch is not None:
+                    self._retired.append(scratch)  # earlier graphs have its addresses
+                self._spares.remove(spare)
+                self._prepared = 0
+                scratch = self._taken[key] = spare
         if scratch is None:
             if capturing:
                 raise NotWarm(
