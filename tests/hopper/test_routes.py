@@ -55,6 +55,16 @@ def test_not_programmatic_is_the_same(chain, name):
     passes(made)
 
 
+@pytest.mark.parametrize(("spec", "dtype"), [("eight", "bfloat16"), ("three", "float16")])
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_other_shapes(chain, name, spec, dtype):
+    """Eight branches and three, other chunks of up."""
+    made = chain(name, dtype, spec).start()
+    for seed, kind in enumerate(("first", "boundary", "combine", "final")):
+        made.add(kind, seed)
+    passes(made)
+
+
 @pytest.mark.parametrize("generation", [2**31 - 2, 2**32 - 3])
 @pytest.mark.parametrize("name", ["one", "one_teams"])
 def test_generations_wrap(chain, name, generation):
