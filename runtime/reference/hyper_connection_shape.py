@@ -125,6 +125,7 @@ class Shape:
             reference_contract=contract,
             reference_note=f"torch, tree-exact, {trees.origin}" if contract == "exact" else library,
             problems=problems,
+            constants={"tokens": self.tokens.to_bytes(4, "little")},
         )
 
 
