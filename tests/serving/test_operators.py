@@ -147,7 +147,9 @@ def test_a_workspace_has_a_namespace_of_its_own(make: ModuleType, tmp_path: Path
     first = make.dispatch_of(work, root=tmp_path / "My Kernels 2" / "generated")
     assert first.torch_ops() is torch.ops.kernwright_my_kernels_2
     assert first.torch_ops() is torch.ops.kernwright_my_kernels_2
-    with pytest.raises(ValueError, match=r"are torch\.ops\.kernwright_my_kernels_2 already, and can't become"):
+    with pytest.raises(
+        ValueError, match=r"are torch\.ops\.kernwright_my_kernels_2 already, and can't become"
+    ):
         first.torch_ops("mine")
     again = make.dispatch_of(work, root=tmp_path / "My Kernels 2" / "generated")
     assert again.torch_ops() is torch.ops.kernwright_my_kernels_2
