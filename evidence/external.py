@@ -18,7 +18,8 @@ from ..compiler.nvrtc import CompileFailed
 from ..compiler.resources import LogUnreadable
 from ..runtime.device import Device
 from ..runtime.loader import Function
-from ..runtime.plan import RawStream, current_stream
+from ..runtime.current import current_stream
+from ..runtime.plan import RawStream
 from ..runtime.request import Signature
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..runtime.device import current
-from ..runtime.plan import RawStream, current_stream
+from ..runtime.current import current_stream
+from ..runtime.plan import RawStream
 from .external import load_kernel
 
 if TYPE_CHECKING:

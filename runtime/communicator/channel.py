@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import ChannelError, Overlap, PeerTimeout
-from ..plan import capturing
+from ..current import capturing
 from ..table import Table
 
 if TYPE_CHECKING:

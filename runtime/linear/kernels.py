@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..launch import Module, Sequenced
-from ..plan import current_stream
+from ..current import current_stream
 from ..table import Candidate
 
 DEVICE_TO_DEVICE = 3  # cudaMemcpyDeviceToDevice; also where the devices are two
