@@ -172,7 +172,7 @@ def explain(
     arch: Archs = [],  # noqa: B006
     tokens: Annotated[int | None, typer.Option(min=1, help="Number of tokens of the call.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Storage dtype of the call's tensors.")] = None,
-    kind: Annotated[str, typer.Option(help="Kind of the op.")] = "boundary",
+    kind: Annotated[str | None, typer.Option(help="Kind of the op; by default its first.")] = None,
     policy: Annotated[str | None, typer.Option(help="measured, verified, control or reference.")] = None,
     device: Annotated[str | None, typer.Option(help="A GPU of the ledger, e.g. 'NVIDIA H200'.")] = None,
     json: Json = False,
