@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..runtime.device import current
 from ..runtime.current import current_stream
+from ..runtime.device import current
 from ..runtime.plan import RawStream
 from .external import load_kernel
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..launch import Module, Sequenced
 from ..current import current_stream
+from ..launch import Module, Sequenced
 from ..table import Candidate
 
 DEVICE_TO_DEVICE = 3  # cudaMemcpyDeviceToDevice; also where the devices are two

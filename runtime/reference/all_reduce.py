@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import policy as policies
 from ..communicator.owner import ChannelOwner
+from ..current import current_stream
 from ..device import serves
 from ..dispatch import Dispatch, chosen_policy
 from ..explanation import Explanation
-from ..current import current_stream
 from ..plan import Plan
 from ..request import ITEM_BYTES, Buffer, Request, Signature
 from ..selection import Choice
