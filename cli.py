@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from kernwright import cli_evidence, console
+from kernwright import cli_bundle, cli_evidence, console
 from kernwright.cli_options import Archs, Candidates, Json, Workloads, open_workspace
 
 if TYPE_CHECKING:
@@ -303,6 +303,7 @@ def _cache_row(entry: CacheEntry) -> dict[str, str | int | None]:
     }
 
 
+cli_bundle.register(app)
 cli_evidence.register(app)
 
 
@@ -325,6 +326,7 @@ CHECK_FAILED = {
 """Errors that end with exit status 1: something of ours or of a team's isn't as it must be."""
 
 BAD_INPUT = {
+    "kernwright.compiler.bundle": ("BundleInvalid",),
     "kernwright.evidence.commands": ("UnknownPlace",),
     "kernwright.evidence.explain": ("QuestionError",),
     "kernwright.evidence.external": ("ExternalUnusable",),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..runtime.loader import source_text
+from ..runtime.plan import TIMEOUT_NS
 from ..runtime.request import ITEM_BYTES, Signature
 from ..runtime.request import Buffer as Tensor
 from ..runtime.table import Candidate
@@ -71,9 +72,11 @@ def candidate_program(
     kernels = [candidate.kernels[name] for name in candidate.steps[kind]]
     outputs = {tensor.name: tensor for tensor in signature.outputs}
     scratch = {name: Tensor(name, *what) for name, what in candidate.scratch.items()}
+    scalars = {name: np.uint64(TIMEOUT_NS) for name in candidate.arguments if name == "timeout_ns"}
     buffers = {tensor.name: _given(tensor, tensors.get(tensor.name)) for tensor in signature.inputs}
+    buffers |= {name: _kept(Tensor(name, *what)) for name, what in candidate.state.items()}
     for name in dict.fromkeys(name for kernel in kernels for name in kernel.args):
-        if name not in buffers:
+        if name not in buffers and name not in scalars:
             tensor = outputs.get(name) or scratch[name]
             buffers[name] = Buffer(
                 name, np.empty(tensor.shape, _bits(tensor.dtype)), "out", 0, (), tensor.dtype
@@ -84,8 +87,9 @@ def candidate_program(
             step.symbol,
             step.grid,
             step.block,
-            tuple(buffers[a] for a in step.args),
+            tuple(scalars[a] if a in scalars else buffers[a] for a in step.args),
             step.shared_bytes,
+            programmatic=step.programmatic,
         )
         for step in kernels
     )
@@ -120,6 +124,11 @@ def _given(tensor: Tensor, array: Array | None) -> Buffer:
         )
     bits = np.ascontiguousarray(array).view(_bits(tensor.dtype))
     return Buffer(tensor.name, bits, "in", 0, (), tensor.dtype)
+
+
+def _kept(tensor: Tensor) -> Buffer:
+    """What kernels keep between calls, as it is before the first."""
+    return Buffer(tensor.name, np.zeros(tensor.shape, _bits(tensor.dtype)), "inout", 0, (), tensor.dtype)
 
 
 def _bits(dtype: str) -> np.dtype[np.unsignedinteger]:

@@ -32,6 +32,8 @@ _ACCESS = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _NAME = re.compile(r"^  Thread (T\d+) '([^']*)'", re.MULTILINE)
+_ALLOCATION = "tsan_new_delete"
+"""A frame of `new` or `delete`: kernels allocate nothing."""
 _FRAME = re.compile(r"#\d+ .*? (/\S+):(\d+)")
 
 
@@ -137,7 +139,7 @@ def _pointers(buffers: Sequence[Buffer], position: dict[Buffer, int]) -> str:
 
 def _races(output: str, names: dict[str, str]) -> Iterator[Race]:
     for report in _WARNING.findall(output):
-        if TEXT_FILE not in report:
+        if TEXT_FILE not in report or _ALLOCATION in report:
             continue  # the runtime's own memory, which belongs to whoever holds the baton
         threads = dict(_NAME.findall(report))
         sides = [_side(access, threads, names) for access in _ACCESS.finditer(report)]

@@ -2122,6 +2122,62 @@ TABLE = Table(
                         'lora': ((1, 320), 'float16'),
                     },
                 ),
+                Candidate(
+                    name='one_kernel',
+                    route='one_kernel',
+                    contract='exact',
+                    builds={
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', 'f75b3d3b4fca730efca47158249d895a693189adfb70ad4919e1a980aa172061'),
+                    },
+                    kernels={
+                        'boundary': Kernel('hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
+                        'first': Kernel('hyper_connection_first_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'norm_weight', 'down_weight', 'up_weight', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
+                        'final': Kernel('hyper_connection_final_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'block_input', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
+                        'combine': Kernel('hyper_connection_combine_one_kernel', grid=(10, 1, 1), block=(128, 1, 1), args=('residual', 'block', 'injection', 'x'), programmatic=True),
+                    },
+                    steps={
+                        'boundary': ('boundary',),
+                        'first': ('first',),
+                        'final': ('final',),
+                        'combine': ('combine',),
+                    },
+                    scratch={
+                    },
+                    state={
+                        'exchange': ((1300,), 'int64'),
+                        'generations': ((132,), 'int32'),
+                        'record': ((8,), 'int32'),
+                    },
+                    arguments={'timeout_ns': 'uint64'},
+                    min_sms=132,
+                ),
+                Candidate(
+                    name='two_kernels',
+                    route='two_kernels',
+                    contract='exact',
+                    builds={
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '39f863aa1e363f8f4dc670ebc5fcc2c4a60b45d6fd6e3b819d02a82560b4cc34'),
+                    },
+                    kernels={
+                        'combine_norm_down': Kernel('hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
+                        'norm_down': Kernel('hyper_connection_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'norm_weight', 'down_weight', 'y', 'partials'), shared_bytes=56320, programmatic=True),
+                        'combine_norm_down_final': Kernel('hyper_connection_combine_norm_down_final_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'y', 'partials_final'), shared_bytes=56320, programmatic=True),
+                        'up_mix': Kernel('hyper_connection_up_mix_two_kernels', grid=(128, 1, 1), block=(384, 1, 1), args=('partials', 'y', 'up_weight', 'block_input', 'injection_out'), shared_bytes=51200, programmatic=True),
+                        'up_mix_final': Kernel('hyper_connection_up_mix_final_two_kernels', grid=(128, 1, 1), block=(384, 1, 1), args=('partials_final', 'y', 'up_weight', 'block_input'), shared_bytes=51200, programmatic=True),
+                        'combine': Kernel('hyper_connection_combine_two_kernels', grid=(10, 1, 1), block=(128, 1, 1), args=('residual', 'block', 'injection', 'x'), programmatic=True),
+                    },
+                    steps={
+                        'boundary': ('combine_norm_down', 'up_mix'),
+                        'first': ('norm_down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm_down_final', 'up_mix_final'),
+                    },
+                    scratch={
+                        'y': ((1, 10240), 'float16'),
+                        'partials': ((4, 324), 'float32'),
+                        'partials_final': ((4, 320), 'float32'),
+                    },
+                ),
             ),
             records=(
                 Record(
@@ -2359,6 +2415,62 @@ TABLE = Table(
                         'x': ((1, 10240), 'bfloat16'),
                         'y': ((1, 10240), 'bfloat16'),
                         'lora': ((1, 320), 'bfloat16'),
+                    },
+                ),
+                Candidate(
+                    name='one_kernel',
+                    route='one_kernel',
+                    contract='exact',
+                    builds={
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '86d41c2e7599e06fa8e16addec8f5e1e5e7e2ee705e2055423d885b8c1151c29'),
+                    },
+                    kernels={
+                        'boundary': Kernel('hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
+                        'first': Kernel('hyper_connection_first_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'norm_weight', 'down_weight', 'up_weight', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
+                        'final': Kernel('hyper_connection_final_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'block_input', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
+                        'combine': Kernel('hyper_connection_combine_one_kernel', grid=(10, 1, 1), block=(128, 1, 1), args=('residual', 'block', 'injection', 'x'), programmatic=True),
+                    },
+                    steps={
+                        'boundary': ('boundary',),
+                        'first': ('first',),
+                        'final': ('final',),
+                        'combine': ('combine',),
+                    },
+                    scratch={
+                    },
+                    state={
+                        'exchange': ((1300,), 'int64'),
+                        'generations': ((132,), 'int32'),
+                        'record': ((8,), 'int32'),
+                    },
+                    arguments={'timeout_ns': 'uint64'},
+                    min_sms=132,
+                ),
+                Candidate(
+                    name='two_kernels',
+                    route='two_kernels',
+                    contract='exact',
+                    builds={
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '83e06b9f0c00561e5f7fc9ebfc0beb7d71f932b31325cfcb0ca3b649cd7ae675'),
+                    },
+                    kernels={
+                        'combine_norm_down': Kernel('hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
+                        'norm_down': Kernel('hyper_connection_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'norm_weight', 'down_weight', 'y', 'partials'), shared_bytes=56320, programmatic=True),
+                        'combine_norm_down_final': Kernel('hyper_connection_combine_norm_down_final_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'y', 'partials_final'), shared_bytes=56320, programmatic=True),
+                        'up_mix': Kernel('hyper_connection_up_mix_two_kernels', grid=(128, 1, 1), block=(384, 1, 1), args=('partials', 'y', 'up_weight', 'block_input', 'injection_out'), shared_bytes=51200, programmatic=True),
+                        'up_mix_final': Kernel('hyper_connection_up_mix_final_two_kernels', grid=(128, 1, 1), block=(384, 1, 1), args=('partials_final', 'y', 'up_weight', 'block_input'), shared_bytes=51200, programmatic=True),
+                        'combine': Kernel('hyper_connection_combine_two_kernels', grid=(10, 1, 1), block=(128, 1, 1), args=('residual', 'block', 'injection', 'x'), programmatic=True),
+                    },
+                    steps={
+                        'boundary': ('combine_norm_down', 'up_mix'),
+                        'first': ('norm_down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm_down_final', 'up_mix_final'),
+                    },
+                    scratch={
+                        'y': ((1, 10240), 'bfloat16'),
+                        'partials': ((4, 324), 'float32'),
+                        'partials_final': ((4, 320), 'float32'),
                     },
                 ),
             ),
@@ -2844,9 +2956,12 @@ TABLE = Table(
 DISPATCH = bind(TABLE)
 communicator = DISPATCH.communicator
 explain = DISPATCH.explain
+fingerprint = DISPATCH.fingerprint
 local_communicator = DISPATCH.local_communicator
 policy = DISPATCH.policy
+publish = DISPATCH.publish
 stats = DISPATCH.stats
+torch_ops = DISPATCH.torch_ops
 warm_up = DISPATCH.warm_up
 all_reduce = _all_reduce.Op(DISPATCH)
 acquire_outputs = all_reduce.acquire_outputs
@@ -2854,4 +2969,4 @@ all_reduce_symmetric = all_reduce.symmetric
 all_reduce_sum2 = all_reduce.sum2
 hyper_connection = _hyper_connection.Op(DISPATCH)
 
-__all__ = ['acquire_outputs', 'all_reduce', 'all_reduce_sum2', 'all_reduce_symmetric', 'communicator', 'explain', 'hyper_connection', 'local_communicator', 'policy', 'stats', 'warm_up']
+__all__ = ['acquire_outputs', 'all_reduce', 'all_reduce_sum2', 'all_reduce_symmetric', 'communicator', 'explain', 'fingerprint', 'hyper_connection', 'local_communicator', 'policy', 'publish', 'stats', 'torch_ops', 'warm_up']

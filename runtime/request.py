@@ -49,6 +49,8 @@ class Signature:
 
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
+    alignment: int = 1
+    """Bytes, a power of two, that addresses must be multiples of: kernels load so many at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,11 @@ from typing import Any
 
 from ...specs import Candidate, RowTiling, Workload
 from ...specs.families._hyper_connection_channel import HyperConnectionChannel, shards
+from ...specs.families._hyper_connection_hopper import Prefetched
 from ...specs.families.hyper_connection import HyperConnectionWorkload, Replicated, Sharded
 from ..literals import float_literal
 from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
+from ._hyper_connection_hopper import lower_prefetched
 from ._hyper_connection_rows import lower_rows
 from ._hyper_connection_sharded import lower_sharded
 
@@ -39,15 +41,14 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
     assert isinstance(workload, HyperConnectionWorkload)
     lowering = _lower_route(workload, candidate)
     # The channel is the workload's: candidates that need none have it as well.
-    return (
-        replace(lowering, channel=HyperConnectionChannel.of(workload).places())
-        if shards(workload)
-        else lowering
-    )
+    channel = HyperConnectionChannel.of(workload).places() if shards(workload) else {}
+    return replace(lowering, channel=channel)
 
 
 def _lower_route(workload: HyperConnectionWorkload, candidate: Candidate) -> Lowering:
     one_token = (workload.tokens.min, workload.tokens.max) == (1, 1)
+    if isinstance(candidate, Prefetched):
+        return lower_prefetched(workload, candidate)
     if isinstance(candidate, Sharded) and one_token:
         return lower_sharded(workload, candidate)
     if not isinstance(candidate, Replicated):

@@ -12,6 +12,9 @@ from ..table import Contract, FieldValue, Table
 
 FAMILY = "hyper_connection"
 
+ALIGNMENT = 16
+"""Bytes; the widest load of a kernel."""
+
 Kind = Literal["boundary", "first", "combine", "final"]
 Tree = tuple[int, int, int]
 
@@ -100,6 +103,7 @@ class Shape:
         return Signature(
             inputs=tuple(Buffer(name, shapes[name], self.dtype) for name in INPUTS[kind]),
             outputs=tuple(Buffer(name, shapes[name], self.dtype) for name in OUTPUTS[kind]),
+            alignment=ALIGNMENT,
         )
 
     def label(self, kind: str) -> str:

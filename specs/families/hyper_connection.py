@@ -18,6 +18,7 @@ from ..external import External
 from ..matrix import MatrixOptions, tiling_findings
 from ..spec import Candidate, Schedule, Spec, Workload
 from ..tiling import RowTiling, row_tiling
+from ._hyper_connection_hopper import OneKernel, TwoKernels
 from ._hyper_connection_workload import HyperConnectionWorkload
 
 __all__ = [
@@ -28,8 +29,10 @@ __all__ = [
     "HyperConnectionSpec",
     "HyperConnectionWorkload",
     "MatrixRoute",
+    "OneKernel",
     "Replicated",
     "Sharded",
+    "TwoKernels",
 ]
 
 
@@ -220,7 +223,8 @@ class FusedUpMixGather(Sharded):
 
 
 Route = Annotated[
-    Replicated | GateSharded | HiddenSharded | FusedUpMixGather | External, Field(discriminator="route")
+    Replicated | OneKernel | TwoKernels | GateSharded | HiddenSharded | FusedUpMixGather | External,
+    Field(discriminator="route"),
 ]
 
 

@@ -167,5 +167,6 @@ def test_the_librarys_module_is_short_readable_python() -> None:
     ]
     assert text.endswith(
         "__all__ = ['acquire_outputs', 'all_reduce', 'all_reduce_sum2', 'all_reduce_symmetric', 'communicator', "
-        "'explain', 'hyper_connection', 'local_communicator', 'policy', 'stats', 'warm_up']\n"
+        "'explain', 'fingerprint', 'hyper_connection', 'local_communicator', 'policy', 'publish', 'stats', "
+        "'torch_ops', 'warm_up']\n"
     )
