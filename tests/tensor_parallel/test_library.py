@@ -27,7 +27,11 @@ def _cache(monkeypatch, cubin_cache):
     monkeypatch.setenv("KERNWRIGHT_CACHE_DIR", str(cubin_cache))
 
 
-@pytest.mark.parametrize("workload", [FOUR, TWO, EIGHT, *ROWS], ids=lambda workload: workload[0])
+@pytest.mark.parametrize(
+    "workload",
+    [FOUR, *(pytest.param(other, marks=pytest.mark.long) for other in (TWO, EIGHT, *ROWS))],
+    ids=lambda workload: workload[0],
+)
 def test_kernels_stay_within_their_budgets(generate, workload):
     """No spill and no stack anywhere; the fused launch of four ranks has 32 registers and 64 B of shared memory."""
     entry = generate(LIBRARY / f"{workload[1]}.toml")[workload[0]]
