@@ -261,8 +261,9 @@ def _slots(name: str, struct: PointerStruct | None) -> list[str]:
 
 
 def _for_ranks(kernel: Kernel, ranks: int) -> Kernel:
+    """All ranks in one grid; only a kernel that waits for peers must be on the device as a whole."""
     x, y, z = kernel.grid
-    return kernel if ranks == 1 else replace(kernel, grid=(x, y * ranks, z), cooperative=True)
+    return kernel if ranks == 1 else replace(kernel, grid=(x, y * ranks, z), cooperative=kernel.resident)
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:
