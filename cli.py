@@ -310,7 +310,7 @@ NOT_HERE = {
     "kernwright.compiler.toolchain": ("ArchUnsupported", "ToolchainMissing"),
     "kernwright.emulator": ("CompilerMissing", "TextUnsupported", "TooLarge"),
     "kernwright.evidence.health": ("GpuBusy", "HealthUnknown"),
-    "kernwright.evidence.session": ("NoGpu",),
+    "kernwright.evidence.session": ("NoGpu", "NotHere"),
     "kernwright.evidence.subject": ("NoSubject",),
     "kernwright.generator": ("NotGenerated", "SchedulerMissing"),
     "kernwright.runtime.errors": ("LoadError",),

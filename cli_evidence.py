@@ -71,9 +71,12 @@ def _show_verified(results: list[Verification], on: str, *, quiet: bool) -> None
                 "remembered" if r.cached else f"{r.seconds:.1f}",
             )
             for r in results
+            if not r.skipped
         ]
         console.print_table(f"Verified on {on}", columns, rows)
-    failed = [result for result in results if not result.passed]
+        for reason in dict.fromkeys(result.skipped for result in results if result.skipped):
+            console.say(f"skipped: {reason}")
+    failed = [result for result in results if result.failure]
     for result in failed:
         console.complain(f"failed: {result.failure}")
     if failed:

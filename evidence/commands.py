@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,18 @@ from .. import console
 from ..generator import ledger_folder, plan_generation
 from ..generator.build import builds
 from ..ledger import Record, read_records, stale, stale_rows_of, write_record
+from ..runtime.table import Workload
 from ..specs import Workspace
 from .bench import Options, bench
 from .fuzz import FuzzResult, fuzz_workload
 from .health import monitor
 from .outcome import Bench
+from .places import absence, place_of
 from .ranks import job
-from .session import Session, gpu
-from .subject import subject_of
+from .session import NotHere, Session, gpu
+from .subject import NoSubject, subject_of
 from .timing import Pace
-from .verify import Verification, Wanted, chosen_builds, verify
+from .verify import Verification, Wanted, chosen_builds, skipped, verify
 
 FAILURES = Path("failures")
 """Where failed comparisons leave their artefacts, below the current folder."""
@@ -45,6 +47,7 @@ def run_verify(
     Raises:
         UnknownPlace: `on` is neither.
         NoGpu: there is no GPU here.
+        NotHere: nothing of it can be verified here; what else can't be is among the results, and says why.
         NothingToVerify: the filters leave nothing.
     """
     if on not in ("cuda", "emulator"):
@@ -55,19 +58,64 @@ def run_verify(
     results: list[Verification] = []
     total = sum(len(workload.candidates) for workload in chosen)
     with console.progress("verifying", total, quiet=quiet) as advance:
-        for workload in chosen:
-            subject = subject_of(session.family(workload))
-            if on == "cuda":
-                found = verify(
-                    session.dispatch, subject, workload, gpu(), wanted, FAILURES, lambda _r: advance()
-                )
-            else:
-                from .verify_emulated import verify_emulated
-
-                found = verify_emulated(
-                    session.dispatch, subject, workload, wanted, FAILURES, lambda _r: advance()
-                )
+        verified = (
+            _on_cuda(session, chosen, wanted, advance)
+            if on == "cuda"
+            else _emulated(session, chosen, wanted, advance)
+        )
+        for found in verified:
             results += found
+    return _something(results)
+
+
+def _emulated(
+    session: Session, chosen: Sequence[Workload], wanted: Wanted, advance: Callable[[], None]
+) -> Iterator[list[Verification]]:
+    from .verify_emulated import ON_EMULATOR, verify_emulated
+
+    for workload in chosen:
+        try:
+            subject = subject_of(session.family(workload))
+        except NoSubject as error:
+            yield [skipped(workload, str(error), ON_EMULATOR)]
+            continue
+        yield verify_emulated(session.dispatch, subject, workload, wanted, FAILURES, lambda _r: advance())
+
+
+def _on_cuda(
+    session: Session, chosen: Sequence[Workload], wanted: Wanted, advance: Callable[[], None]
+) -> Iterator[list[Verification]]:
+    """By the ranks of the job, or by local ones where this is one process."""
+    device = gpu()
+    with job() as ours:
+        for workload in chosen:
+            try:
+                subject = subject_of(session.family(workload))
+            except NoSubject as error:
+                yield [skipped(workload, str(error))]
+                continue
+            reason = absence(workload, ours, together=False)
+            if reason is not None:
+                yield [skipped(workload, reason)]
+                continue
+            with place_of(session.dispatch, workload, device, ours) as place:
+                reason = place.obstacle(workload)
+                if reason is not None:
+                    yield [skipped(workload, reason)]
+                else:
+                    yield verify(
+                        session.dispatch, subject, workload, place, wanted, FAILURES, lambda _r: advance()
+                    )
+
+
+def _something(results: list[Verification]) -> list[Verification]:
+    """The results, if something was run.
+
+    Raises:
+        NotHere: all were skipped.
+    """
+    if results and all(result.skipped for result in results):
+        raise NotHere("; ".join(dict.fromkeys(result.skipped for result in results)))
     return results
 
 

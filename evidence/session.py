@@ -28,6 +28,10 @@ class NoGpu(Exception):
     """Something must run on a GPU, and there is none here."""
 
 
+class NotHere(Exception):
+    """Nothing of what was asked for can be measured here."""
+
+
 @dataclass(frozen=True)
 class Session:
     """A workspace whose generated dispatch module is up to date."""
