@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 WHEEL   = build/wheel
 
-.PHONY: install demo test test-long check format generate wheels artifacts gpu clean
+.PHONY: install demo test test-long check format generate wheels artifacts gpu gpu-site gpu-test gpu-bench gpu-ranks clean
 
 install: $(VENV)/.installed
 
@@ -55,18 +55,32 @@ wheels:
 artifacts: install
 	$(BIN)/python -m kernwright.generator.artifacts artifacts
 
-# On a machine with a GPU, with its own Python: nothing is installed into it, nothing is downloaded.
+# On a machine with a GPU, with its own Python: nothing is installed into it, nothing is downloaded. Each part can be
+# run alone; what needs several GPUs says so and does nothing where there is one.
 GPU_SITE = build/gpu
 OUT     ?= figures
-gpu:
+ON_GPU   = PYTHONPATH="$(CURDIR)/$(GPU_SITE)" KERNWRIGHT_BUNDLE="$(CURDIR)/artifacts" PYTHONUNBUFFERED=1
+GPUS     = $$($(PYTHON) -c 'import torch; print(torch.cuda.device_count())')
+
+gpu: gpu-test gpu-bench gpu-ranks
+
+gpu-site:
 	rm -rf $(GPU_SITE) && mkdir -p $(GPU_SITE) $(OUT) && ln -s "$(CURDIR)" $(GPU_SITE)/kernwright
 	if ls wheels/*.whl >/dev/null 2>&1; then \
 	  $(PYTHON) -m pip install --quiet --no-index --no-deps --no-compile --target $(GPU_SITE) wheels/*.whl; fi
-	export PYTHONPATH="$(CURDIR)/$(GPU_SITE)" KERNWRIGHT_BUNDLE="$(CURDIR)/artifacts" PYTHONUNBUFFERED=1 && \
-	KERNWRIGHT_FIGURES=$(OUT)/proof.json $(PYTHON) -m pytest -m gpu -p no:cacheprovider $$(find tests -name '*_gpu.py') && \
-	$(PYTHON) benchmarks/distance.py $(OUT)/distance.json && \
-	$(PYTHON) -m kernwright bench && \
+
+gpu-test: gpu-site
+	$(ON_GPU) KERNWRIGHT_FIGURES=$(OUT)/proof.json $(PYTHON) -m pytest -m gpu -p no:cacheprovider \
+	  $$(find tests -name '*_gpu.py')
+
+gpu-bench: gpu-site
+	$(ON_GPU) $(PYTHON) benchmarks/distance.py $(OUT)/distance.json
+	$(ON_GPU) $(PYTHON) -m kernwright bench
 	tar -czf $(OUT)/records.tgz -C ledger records
+
+gpu-ranks: gpu-site
+	if test $(GPUS) -lt 2; then echo "one GPU: benchmarks/wide.py is for two or more"; else \
+	  $(ON_GPU) $(PYTHON) -m torch.distributed.run --standalone --nproc-per-node $(GPUS) benchmarks/wide.py --out $(OUT); fi
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from . import policy as policies
@@ -108,21 +109,17 @@ class Dispatch:
             if chosen is None:
                 return selection, None
             try:
-                return selection, self._plan(chosen, request, device, comm)
+                return selection, self.plan_of(chosen, request, device, comm)
             except LoadError as error:
                 self._unusable[chosen.build.sha256, chosen.arch, device.index] = str(error)
 
-    def _plan(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
-        return self._made(chosen, request, request.signature, device, comm)
+    def plan_of(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
+        """Load a choice for a request, whoever made it.
 
-    def _made(
-        self,
-        chosen: Choice,
-        request: Request,
-        signature: Signature,
-        device: Device,
-        comm: Communicator | None,
-    ) -> Plan:
+        Raises:
+            LoadError: it doesn't load, or its CTAs don't fit on the device at once.
+            NotWarm: inside a graph capture.
+        """
         candidate, root = chosen.candidate, self.table.root
         if not candidate.capabilities:  # it talks to nobody
             module = load(root, chosen.build, chosen.arch, device)
@@ -133,7 +130,7 @@ class Dispatch:
             channel = owner.channel(chosen.workload.spec)
             constants = {**request.constants, **channel.constants(owner.timeout_ns)}
             ranks = owner.local_ranks
-        return Plan(candidate, chosen.arch, request.kind, signature, device, module, constants, ranks)
+        return Plan(candidate, chosen.arch, request.kind, request.signature, device, module, constants, ranks)
 
     def communicator(
         self,
@@ -235,8 +232,8 @@ class Dispatch:
         owner = cast("ChannelOwner | None", comm)
         alone = owner is not None and owner.local_ranks == 1
         ranks = int(str(work.fields.get("world_size", 1))) if alone else 1
-        signature = request.signature.of_one_rank(found.arguments, ranks)
-        return self._made(Choice(work, found, arch, build), request, signature, device, comm)
+        request = replace(request, signature=request.signature.of_one_rank(found.arguments, ranks))
+        return self.plan_of(Choice(work, found, arch, build), request, device, comm)
 
     def request(self, workload: Workload, kind: str, at: int | None = None) -> Request:
         """The request of a call of a workload's shape; of several ranks, all share the tensors.

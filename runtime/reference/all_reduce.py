@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from .. import policy as policies
 from ..communicator.owner import ChannelOwner
+from ..device import serves
 from ..dispatch import Dispatch, chosen_policy
 from ..explanation import Explanation
 from ..plan import Plan, current_stream
 from ..request import ITEM_BYTES, Buffer, Request, Signature
+from ..selection import Choice
 from ..statistics import Tally
 from ..table import FieldValue
 from .all_reduce_inputs import Inputs
@@ -301,6 +303,38 @@ class Op:
         if found.plan is None:
             found.tally.calls += 1
         return found
+
+    def plan_of_route(
+        self, route: str, numel: int, dtype: torch.dtype, *, comm: ChannelOwner, kind: str = "staged"
+    ) -> Plan:
+        """The plan of a route whatever the thresholds say: to compare routes, and to verify them.
+
+        Calling it takes what the kind takes (`staged`: the tensor; `sum2`: two; `symmetric`: nothing, the input
+        lies in slot 0 of the channel) and the output, flat. It looks at no error record.
+
+        Raises:
+            ValueError: no candidate of an open channel has the route for this dtype, or the payload is too large.
+            LoadError: it doesn't load here, or its CTAs don't fit on the GPU at once.
+        """
+        request = self._request(kind, numel, str(dtype).removeprefix("torch."), comm, False)
+        device = comm.target
+        size = int(str(request.fields["payload_bytes"]))
+        for work in self._dispatch.table.workloads:
+            fields = work.fields
+            if work.family != FAMILY or not comm.owns(work.spec):
+                continue
+            if any(fields[name] != request.fields[name] for name in ("dtype", "world_size")):
+                continue
+            most = fields["packet_bytes"] if route == "tagged_words" else work.channel["capacity"]
+            for candidate in work.candidates:
+                arch = serves(candidate.builds, device.arch)
+                if candidate.route == route and arch is not None and size <= int(str(most)):
+                    choice = Choice(work, candidate, arch, candidate.builds[arch])
+                    return self._dispatch.plan_of(choice, request, device, comm)
+        raise ValueError(
+            f"no open channel has a candidate of route {route} for {size} bytes of {request.fields['dtype']} on "
+            f"{device}; open are {', '.join(comm.channels) or 'none'}"
+        )
 
     def explain(
         self,

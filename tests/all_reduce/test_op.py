@@ -322,3 +322,30 @@ def test_warm_up_loads_every_part(mini: Any, ranks: Any) -> None:
     kinds = [(e.chosen, e.kind) for e in mini.warm_up(workloads=["bf16-w56-b4to2048-tp2"], comm=comm)]
     assert kinds == [(c, k) for c in ("tagged", "one", "two") for k in ("symmetric", "staged", "sum2")]
     assert len(comm._loaded) == 3
+
+
+@pytest.mark.parametrize("route", ["tagged_words", "one_stage", "two_stage"])
+@pytest.mark.parametrize("kind", ["staged", "sum2", "symmetric"])
+def test_a_route_of_ones_choice(mini: Any, ranks: Any, route: str, kind: str) -> None:
+    comm = ranks(4)
+    tensor = values(4, 33)
+    plan = mini.all_reduce.plan_of_route(route, 33, torch.bfloat16, comm=comm, kind=kind)
+    assert plan.candidate.route == route
+    out = torch.empty_like(tensor)
+    if kind == "symmetric":
+        (view,) = mini.acquire_outputs([(33,)], torch.bfloat16, comm=comm)
+        view.copy_(tensor)
+    given = {"staged": [tensor], "sum2": [tensor, tensor], "symmetric": []}[kind]
+    plan(given, [out])
+    assert equal(out, expected(tensor + tensor if kind == "sum2" else tensor))
+
+
+def test_a_route_that_cannot_be(mini: Any, ranks: Any) -> None:
+    comm = ranks(2)
+    for route, numel, dtype in (
+        ("ring", 8, torch.float16),
+        ("one_stage", 1025, torch.float16),
+        ("one_stage", 8, torch.int32),
+    ):
+        with pytest.raises(ValueError, match="no open channel has a candidate of route"):
+            mini.all_reduce.plan_of_route(route, numel, dtype, comm=comm)
