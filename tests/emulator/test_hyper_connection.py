@@ -9,10 +9,11 @@ from kernwright.evidence.oracle import INPUT_KINDS, digest
 from kernwright.generated.dispatch import TABLE
 
 KINDS = ("boundary", "first", "combine", "final")
-CANDIDATES = [(workload.label, c.name) for workload in TABLE.workloads for c in workload.candidates]
-SEVERAL_ARCHS = [
-    (workload.label, c.name) for workload in TABLE.workloads for c in workload.candidates if len(c.builds) > 1
+ALONE = [
+    work for work in TABLE.workloads if work.family == "hyper_connection" and work.fields["world_size"] == 1
 ]
+CANDIDATES = [(work.label, c.name) for work in ALONE for c in work.candidates]
+SEVERAL_ARCHS = [(work.label, c.name) for work in ALONE for c in work.candidates if len(c.builds) > 1]
 REAL = ("fp16-hc4-h2560-n1-r320-tp1", "bf16-hc4-h2560-n1-r320-tp1")
 ODD = [
     (f"{dtype}-{label}", name)
