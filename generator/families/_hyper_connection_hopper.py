@@ -131,7 +131,10 @@ def _constants(workload: HyperConnectionWorkload, candidate: Prefetched) -> dict
         "hurried": candidate.hurried,
         "hurries": hurries,
         "pacing": (", last" if pace else "") + (", &shared.released" if hurries else ""),
-        "combine": {"threads": COMBINE_THREADS, "ragged": branches * workload.hidden // 8 % COMBINE_THREADS != 0},
+        "combine": {
+            "threads": COMBINE_THREADS,
+            "ragged": branches * workload.hidden // 8 % COMBINE_THREADS != 0,
+        },
     }
 
 
