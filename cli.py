@@ -320,7 +320,7 @@ NOT_HERE = {
 CHECK_FAILED = {
     "kernwright.compiler.nvrtc": ("CompileFailed",),
     "kernwright.emulator": ("CompileFailed",),
-    "kernwright.evidence.bench": ("GraphEmpty",),
+    "kernwright.evidence.contest": ("GraphEmpty",),
 }
 """Errors that end with exit status 1: something of ours or of a team's isn't as it must be."""
 

@@ -128,18 +128,22 @@ def bench(
     record: Annotated[bool, typer.Option(help="Write records into the ledger.")] = True,
     json: Json = False,
 ) -> None:
-    """Time candidates against the control, peers and the read floor, in one run on one GPU."""
+    """Time candidates against the control, peers and the read floor; ranks under torchrun, a GPU each."""
     from kernwright.evidence.commands import BenchRequest, run_bench
+    from kernwright.evidence.outcome import Skipped
 
     request = BenchRequest(workloads, candidate, peer, against, groups, replays, record)
     inexact = []
     documents = []
     for result in run_bench(open_workspace(), request, quiet=json):
+        if isinstance(result, Skipped):
+            console.complain(f"skipped: {result.reason}")
+            continue
         inexact += [record.reason for record in result.records if not record.exactness.exact]
         documents.append(result.to_json())
         if json:
             continue
-        console.print_bars(f"{result.workload} on {result.device}, scope {result.scope}", result.bars())
+        console.print_bars(result.title, result.bars())
         for line in result.lines():
             console.say(line)
     if json:

@@ -5,24 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import console
 from ..generator import ledger_folder, plan_generation
 from ..generator.build import builds
 from ..ledger import Record, read_records, stale, stale_rows_of, write_record
+from ..runtime.device import current
 from ..runtime.table import Workload
 from ..specs import Workspace
 from .bench import Options, bench
+from .cells import cells
 from .fuzz import FuzzResult, fuzz_workload
-from .health import monitor
-from .outcome import Bench
+from .health import Monitor, monitor
+from .outcome import Bench, Skipped
 from .places import absence, place_of
-from .ranks import job
+from .ranks import Job, job
 from .session import NotHere, Session, gpu
 from .subject import NoSubject, subject_of
 from .timing import Pace
 from .verify import Verification, Wanted, chosen_builds, skipped, verify
+
+if TYPE_CHECKING:
+    import torch
 
 FAILURES = Path("failures")
 """Where failed comparisons leave their artefacts, below the current folder."""
@@ -161,13 +166,15 @@ class BenchRequest:
     record: bool
 
 
-def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> Iterator[Bench]:
-    """Bench workload after workload; a record is written as soon as it is made.
+def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> Iterator[Bench | Skipped]:
+    """Bench workload after workload, part after part; a record is written as soon as it is made.
 
-    Under `torchrun` every rank takes the GPU of its local rank, and only rank 0 writes and gives results.
+    Under `torchrun` every rank takes the GPU of its local rank, and only rank 0 writes and gives results; unless
+    workloads are named, those of as many ranks are benched.
 
     Raises:
         NoGpu: there is no GPU here.
+        NotHere: nothing of it can be timed here.
         HealthUnknown, GpuBusy: see `health.monitor`.
         LedgerRefused: a record can't be written.
     """
@@ -179,30 +186,69 @@ def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> It
         failures=FAILURES,
         against=request.against,
     )
-
-    def keep(record: Record) -> None:
-        write_record(ledger_folder(workspace), record)
-
+    timed, reasons = 0, []
     with job() as ours, monitor(device, ours.pids) as watch:
         for workload in session.workloads(request.workloads):
-            subject = subject_of(session.family(workload))
-            with console.progress(
-                f"timing {workload.label}", len(workload.candidates), quiet=quiet
-            ) as advance:
-                result = bench(
+            if ours.size > 1 and not request.workloads and not workload.channel:
+                continue
+            for result in _benched(session, workload, device, ours, watch, options, request, quiet=quiet):
+                timed += isinstance(result, Bench)
+                if isinstance(result, Skipped):
+                    reasons.append(result.reason)
+                if not ours.rank:  # rank 0 speaks for all: every sample was the slowest rank's
+                    yield result
+    if not timed:
+        raise NotHere("; ".join(dict.fromkeys(reasons)) or "no workload has as many ranks as this job")
+
+
+def _benched(
+    session: Session,
+    workload: Workload,
+    device: torch.device,
+    ours: Job,
+    watch: Monitor,
+    options: Options,
+    request: BenchRequest,
+    *,
+    quiet: bool,
+) -> Iterator[Bench | Skipped]:
+    """The cells of one workload."""
+
+    def keep(record: Record) -> None:
+        write_record(ledger_folder(session.generation.workspace), record)
+
+    try:
+        subject = subject_of(session.family(workload))
+    except NoSubject as error:
+        yield Skipped(workload.label, str(error))
+        return
+    reason = absence(workload, ours, together=True)
+    if reason is not None:
+        yield Skipped(workload.label, reason)
+        return
+    with place_of(session.dispatch, workload, device, ours) as place:
+        reason = place.obstacle(workload)
+        if reason is not None:
+            yield Skipped(workload.label, reason)
+            return
+        for cell in cells(workload, place, current(device).name):
+            named = [entry for entry in workload.candidates if entry.name in request.candidates]
+            if named and not any(cell.admits(entry) for entry in named):
+                continue
+            title = f"timing {workload.label} {cell.title(workload)}".rstrip()
+            with console.progress(title, len(workload.candidates), quiet=quiet) as advance:
+                yield bench(
                     session.dispatch,
                     subject,
                     workload,
                     session.identities(workload),
-                    device,
+                    cell,
                     watch,
                     request.candidates,
                     options,
                     lambda _name: advance(),  # called while this iteration lasts
                     keep=keep if request.record and not ours.rank else lambda _record: None,
                 )
-            if not ours.rank:  # rank 0 speaks for all: every sample was the slowest rank's
-                yield result
 
 
 def stale_rows(workspace: Workspace) -> list[dict[str, Any]]:

@@ -10,9 +10,11 @@ from dataclasses import replace
 
 import pytest
 from kernwright.evidence.bench import Options, bench
+from kernwright.evidence.cells import Cell
 from kernwright.evidence.families.hyper_connection import SUBJECT
 from kernwright.evidence.graphs import capture
 from kernwright.evidence.health import monitor
+from kernwright.evidence.places import Place
 from kernwright.evidence.timing import Pace, paired
 from kernwright.generated.dispatch import TABLE
 from kernwright.ledger import Exactness, RecordFile, Rule, Timing, check, judge, record_name
@@ -68,7 +70,7 @@ def test_planted_candidates(planted, device, tmp_path):
     work = planted.table.workloads[0]
     options = Options(pace=Pace(groups=7, replays=10, most=14), peers=(), failures=tmp_path)
     with monitor(device) as watch:
-        result = bench(planted, SUBJECT, work, identities(planted), device, watch, (), options)
+        result = bench(planted, SUBJECT, work, identities(planted), Cell(Place(device)), watch, (), options)
     records = {record.candidate: record for record in result.records}
     assert {name: record.verdict for name, record in records.items()} == {
         "control": "no_difference",

@@ -1,4 +1,4 @@
-"""Records of a part of an interval: a name and a cell of their own; records of version 2, which had none, stay valid."""
+"""Records of a part of an interval: a name and a cell of their own. Records of version 2 had none, and stay valid."""
 
 from __future__ import annotations
 
