@@ -154,6 +154,37 @@ def bench(
         raise typer.Exit(1)
 
 
+def tune(
+    workloads: Workloads = [],  # noqa: B006
+    groups: Annotated[int, typer.Option(min=1, help="Valid groups wanted at each payload.")] = 7,
+    replays: Annotated[int, typer.Option(min=1, help="Graph replays behind one sample.")] = 10,
+    out: Annotated[Path, typer.Option(help="Folder for the measured curves.")] = Path("figures"),
+    write: Annotated[bool, typer.Option(help="Write the thresholds into the spec file.")] = True,
+    json: Json = False,
+) -> None:
+    """Measure where one route overtakes another on this machine's GPUs; start it with torchrun, a GPU a rank."""
+    from kernwright.evidence.commands import TuneRequest, run_tune
+
+    request = TuneRequest(workloads, groups, replays, out, write)
+    documents = []
+    for tuned, curve in run_tune(open_workspace(), request, quiet=json):
+        documents.append(tuned.to_json())
+        if json:
+            continue
+        title = f"{tuned.workload} on {tuned.device}, microseconds a call"
+        console.print_table(title, ("bytes", *tuned.curve.times, "taken"), tuned.rows())
+        begins = ", ".join(
+            f"{route} from {begin}" for route, begin in tuned.crossings.begins.items() if begin
+        )
+        console.say(
+            f"{begins or 'one route for all'}; {tuned.crossings.loss:.1%} over the fastest; curve in {curve}"
+        )
+    if json:
+        console.print_json(documents)
+    elif write and documents:
+        console.say("the spec files have new thresholds; run `kernwright generate`")
+
+
 @ledger_app.command("show")
 def ledger_show(json: Json = False) -> None:
     """List the records."""
@@ -203,4 +234,5 @@ def register(app: typer.Typer) -> None:
     app.command()(verify)
     app.command()(fuzz)
     app.command()(bench)
+    app.command()(tune)
     app.add_typer(ledger_app, name="ledger")

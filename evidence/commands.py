@@ -11,7 +11,6 @@ from .. import console
 from ..generator import ledger_folder, plan_generation
 from ..generator.build import builds
 from ..ledger import Record, read_records, stale, stale_rows_of, write_record
-from ..runtime.device import current
 from ..runtime.table import Workload
 from ..specs import Workspace
 from .bench import Options, bench
@@ -24,6 +23,7 @@ from .ranks import Job, job
 from .session import NotHere, Session, gpu
 from .subject import NoSubject, subject_of
 from .timing import Pace
+from .tune import Tuned, steps, tune, write, write_curve
 from .verify import Verification, Wanted, chosen_builds, skipped, verify
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def _benched(
         if reason is not None:
             yield Skipped(workload.label, reason)
             return
-        for cell in cells(workload, place, current(device).name):
+        for cell in cells(workload, place, place.here.name):
             named = [entry for entry in workload.candidates if entry.name in request.candidates]
             if named and not any(cell.admits(entry) for entry in named):
                 continue
@@ -249,6 +249,56 @@ def _benched(
                     lambda _name: advance(),  # called while this iteration lasts
                     keep=keep if request.record and not ours.rank else lambda _record: None,
                 )
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """The words of a `tune` command."""
+
+    workloads: Sequence[str]
+    groups: int
+    replays: int
+    out: Path
+    """Folder for the curves."""
+    write: bool
+    """Whether the spec file gets the thresholds."""
+
+
+def run_tune(workspace: Workspace, request: TuneRequest, *, quiet: bool) -> Iterator[tuple[Tuned, Path]]:
+    """Tune workload after workload, under `torchrun` with a GPU a rank; gives each with the file of its curve.
+
+    Raises:
+        NoGpu: there is no GPU here.
+        NotHere: a workload that was named can't be tuned here, or none can.
+        HealthUnknown, GpuBusy: see `health.monitor`.
+        SpecError: the spec file doesn't take the thresholds.
+    """
+    session = Session.open(workspace)
+    device = gpu()
+    pace = Pace(request.groups, request.replays, 2 * request.groups)
+    chosen = [entry for entry in session.workloads(request.workloads) if request.workloads or entry.parts]
+    reasons: list[str] = []
+    tuned = 0
+    with job() as ours, monitor(device, ours.pids) as watch:
+        for workload in chosen:
+            reason = absence(workload, ours, together=True)
+            if reason is not None:
+                reasons.append(reason)
+                continue
+            subject = subject_of(session.family(workload))
+            with (
+                place_of(session.dispatch, workload, device, ours) as place,
+                console.progress(f"tuning {workload.label}", steps(workload), quiet=quiet) as advance,
+            ):
+                found = tune(session.dispatch, subject, workload, place, watch, pace, advance)
+            tuned += 1
+            if not ours.rank:
+                curve = write_curve(request.out, found)
+                if request.write:
+                    write(session.path_of(workload), found)
+                yield found, curve
+    if not tuned:
+        raise NotHere("; ".join(dict.fromkeys(reasons)) or "no workload of this workspace has thresholds")
 
 
 def stale_rows(workspace: Workspace) -> list[dict[str, Any]]:

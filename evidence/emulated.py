@@ -14,7 +14,7 @@ from ..emulator.check import Expected
 from ..runtime.dispatch import Dispatch
 from ..runtime.table import Candidate, Workload
 from .subject import Case, ChannelSubject, Subject, in_channel
-from .tensors import host_bits
+from .tensors import bits_of
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +42,7 @@ def emulated(
     import torch
 
     inputs = subject.tensors(workload, case, torch.device("cpu"))
-    bits = host_bits(inputs)
+    bits = bits_of(inputs)
     request = dispatch.request(workload, case.kind, case.at)
     ranks = int(str(workload.fields.get("world_size", 1))) if candidate.capabilities else 1
     signature = request.signature.of_one_rank(candidate.arguments, ranks)

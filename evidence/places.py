@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..runtime.communicator import objection
 from ..runtime.communicator.owner import ChannelOwner
+from ..runtime.device import Device, current
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import ChannelError
 from ..runtime.table import Workload
@@ -26,6 +27,11 @@ class Place:
     device: torch.device
     comm: ChannelOwner | None = None
     """None where nothing is exchanged."""
+
+    @property
+    def here(self) -> Device:
+        """Where the kernels run."""
+        return current(self.device) if self.comm is None else self.comm.target
 
     @property
     def rank(self) -> int:
@@ -77,25 +83,28 @@ class Place:
 
     def settle(self) -> None:
         """Wait until no rank has work on its GPU."""
-        import torch
         import torch.distributed as dist
 
-        torch.cuda.synchronize(self.device)
+        self._finish()
         if self.comm is not None and not self.is_local:
             dist.barrier(self.comm.group)
 
     def problem(self) -> str | None:
         """What went wrong on the channels since they were made or reset, in a sentence."""
-        import torch
-
         if self.comm is None:
             return None
-        torch.cuda.synchronize(self.device)
+        self._finish()
         try:
             self.comm.check()
         except ChannelError as error:
             return str(error)
         return None
+
+    def _finish(self) -> None:
+        import torch
+
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
 
 @contextmanager

@@ -117,6 +117,9 @@ class ChannelSubject(Protocol):
                 those of this process.
         """
 
+    def most(self, workload: Workload, candidate: Candidate) -> int:
+        """Largest value of the interval that a candidate could serve, whatever the thresholds say."""
+
     def chain_of_rank(self, workload: Workload, device: torch.device, seed: int, rank: int, at: int) -> Chain:
         """What a rank times for the value `at` of the workload's interval."""
 

@@ -28,22 +28,20 @@ def words(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
-def host_bits(tensors: Mapping[str, torch.Tensor]) -> dict[str, NDArray[np.unsignedinteger[Any]]]:
-    """Tensors of the CPU as NumPy's unsigned integers."""
-    return {
-        name: words(tensor.contiguous()).numpy().view(f"uint{8 * tensor.element_size()}")
-        for name, tensor in tensors.items()
-    }
+def bits_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, NDArray[Any]]:
+    """Tensors as unsigned integers that share their memory: CuPy's on a GPU, else NumPy's."""
+    return {name: _bits(tensor.contiguous()) for name, tensor in tensors.items()}
 
 
-def device_bits(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Tensors of a GPU as CuPy's unsigned integers, which share their memory."""
+def _bits(tensor: torch.Tensor) -> NDArray[Any]:
+    unsigned, held = f"uint{8 * tensor.element_size()}", words(tensor)
+    if not tensor.is_cuda:
+        bits: NDArray[Any] = held.numpy().view(unsigned)
+        return bits
     import cupy
 
-    return {
-        name: cupy.from_dlpack(words(tensor)).view(f"uint{8 * tensor.element_size()}")
-        for name, tensor in tensors.items()
-    }
+    bits = cupy.from_dlpack(held).view(unsigned)
+    return bits
 
 
 def array_library(device: torch.device) -> Any:

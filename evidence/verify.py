@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.device import current
 from ..runtime.device import serves as served_by
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
@@ -19,7 +18,7 @@ from .gate import NOTHING, Gate, Replay, check
 from .places import Place
 from .ranks import agreed, total
 from .subject import Case, Subject, serves
-from .tensors import as_torch, device_bits
+from .tensors import as_torch, bits_of
 
 if TYPE_CHECKING:
     import torch
@@ -114,7 +113,7 @@ def verify(
         NothingToVerify: see there.
         LoadError: a build that was named can't be loaded here.
     """
-    here = current(place.device)
+    here = place.here
     cases = chosen_cases(subject, workload, wanted)
     results = []
     builds = chosen_builds(workload, wanted, lambda candidate: _own(candidate, here.arch))
@@ -204,7 +203,7 @@ def verify_one(
     by_oracle = candidate is workload.control or bool(workload.parts)
     against = "array oracle" if by_oracle else f"control {workload.control.name}"
     told = replace(told, against=against, seeds=tuple(sorted({case.seed for case in own})))
-    here = current(place.device)
+    here = place.here
     expected = oracle(subject, workload) if by_oracle else _control(dispatch, workload, here, place)
     start = time.perf_counter()
 
@@ -222,12 +221,11 @@ def verify_one(
         )
     gate = check(plan_of, expected, subject, workload, own, place)
     problem, artefact = "", None
-    if gate.first is not None and failures is None:
-        problem = str(gate.first)
-    elif gate.first is not None:
+    if gate.first is not None:
         problem = f"{gate.mismatches} of {gate.values} values differ; {gate.first}"
-        failure = Failure(workload.label, candidate.name, arch, ON_CUDA, problem, gate.first.case)
-        artefact = leave(failures, failure, subject.tensors(workload, gate.first.case, place.device))
+        if failures is not None:
+            failure = Failure(workload.label, candidate.name, arch, ON_CUDA, problem, gate.first.case)
+            artefact = leave(failures, failure, subject.tensors(workload, gate.first.case, place.device))
     broken = agreed(place.problem())
     if broken and place.comm is not None:
         place.comm.reset()
@@ -243,7 +241,7 @@ def oracle(subject: Subject, workload: Workload) -> Callable[[Case, Tensors], Te
     def answer(case: Case, given: Tensors) -> Tensors:
         tensor = next(iter(given.values()))
         dtype = str(tensor.dtype).removeprefix("torch.")
-        stored = subject.expected(workload, case, device_bits(given))
+        stored = subject.expected(workload, case, bits_of(given))
         return {name: as_torch(value, dtype, tensor.device) for name, value in stored.items()}
 
     return answer

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...runtime.request import ITEM_BYTES
-from ...runtime.table import Workload
+from ...runtime.table import Candidate, Workload
 from ..oracle.all_reduce import all_reduce, all_reduce_sum2
 from ..oracle.arrays import namespace
 from ..oracle.payloads import VALUE_KINDS, AnyBits, payloads
@@ -96,6 +96,11 @@ class AllReduce:
         """What rank 0 times of the smallest payload."""
         return self.chain_of_rank(workload, device, seed, 0, _spans(workload)[0][0])
 
+    def most(self, workload: Workload, candidate: Candidate) -> int:
+        """The packets' payload for tagged words, else the channel's."""
+        packets = candidate.route == "tagged_words"
+        return int(str(workload.fields["packet_bytes"])) if packets else _interval(workload)[1]
+
     def chain_of_rank(self, workload: Workload, device: torch.device, seed: int, rank: int, at: int) -> Chain:
         """Twenty calls in a row, as a decode step makes them, on inputs of their own."""
         return Calls.make(workload, device, seed, rank, at)
@@ -179,9 +184,13 @@ def _numel(workload: Workload, case: Case) -> int:
 
 def _spans(workload: Workload) -> list[tuple[int, int]]:
     """The parts of the payload interval, on every device that has some; all of it where there are none."""
+    return list(dict.fromkeys(part.span for part in workload.parts)) or [_interval(workload)]
+
+
+def _interval(workload: Workload) -> tuple[int, int]:
     interval = workload.fields["payload_bytes"]
     assert isinstance(interval, tuple)
-    return list(dict.fromkeys((part.low, part.high) for part in workload.parts)) or [interval]
+    return interval
 
 
 def _signed(word: int) -> int:

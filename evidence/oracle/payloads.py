@@ -21,7 +21,7 @@ AnyBits: TypeAlias = NDArray[Any]
 Role = Literal["inputs", "addends"]
 """What a rank contributes, and what `sum2` adds to it."""
 
-ValueKind = Literal["normal", "large", "subnormal", "signed_zero", "nonfinite", "ties"]
+ValueKind = Literal["normal", "cancelling", "large", "subnormal", "signed_zero", "nonfinite", "ties"]
 VALUE_KINDS: tuple[ValueKind, ...] = get_args(ValueKind)
 
 
@@ -47,6 +47,9 @@ class Format:
         return (1 << self.fraction) - 1
 
 
+CANCEL_EXPONENT = {"float16": 14, "bfloat16": 18, "float32": 14}
+"""Of the values that cancel: FP32's last place there lies among the bits of a normal value of the dtype."""
+
 FORMATS = {
     "float16": Format(16, 10, 0x7C00, 0x3C00),
     "bfloat16": Format(16, 7, 0x7F80, 0x3F80),
@@ -59,8 +62,9 @@ def payloads(
 ) -> AnyBits:
     """Bits `[ranks, numel]` of what the ranks contribute, on the array library `xp`.
 
-    - `normal`: normal-like, scaled by a power of two of its own from 2**-3 to 2**4, so that the order of adding
-      decides bits;
+    - `normal`: normal-like, scaled by a power of two of its own from 2**-3 to 2**4;
+    - `cancelling`: normal, but two ranks of each element hold values that cancel and are so large that FP32 loses
+      what was added before: 16-bit values that are alike add up exactly, these show in which order;
     - `large`: +-[1/4, 1) of the largest exponent: sums overflow, in an order that decides what comes of it;
     - `subnormal`: random subnormals; `signed_zero`: +0.0 and -0.0;
     - `nonfinite`: normal, but every third value is Inf, -Inf or NaN;
@@ -101,7 +105,10 @@ def _values(dtype: str, kind: str, seed: int, ranks: int, numel: int, role: Role
         normal = _normal(dtype, seed, role, size, xp)
         if kind == "normal":
             return normal
-        bits = _spoiled(form, normal, random, xp)
+        if kind == "cancelling":
+            bits = _cancelling(form, normal, random, CANCEL_EXPONENT[dtype], xp)
+        else:
+            bits = _spoiled(form, normal, random, xp)
     return _narrow(form, bits, xp)
 
 
@@ -114,11 +121,25 @@ def _ties(form: Format, role: Role, random: AnyBits, xp: ModuleType) -> AnyBits:
         (1 << form.fraction) | (1 << (form.fraction - 1))
     )  # twice, and half as much again
     step = xp.where(random & np.uint32(1), half, three)
-    if role == "addends":
-        return xp.where(random & np.uint32(2), step, np.uint32(0)) | sign
     rank = xp.arange(random.shape[0]).reshape(-1, 1)
-    small = xp.where((random & np.uint32(2)) | (rank == 1), step, np.uint32(0))
-    return xp.where(rank == 0, value, small).astype(xp.uint32) | sign
+    often = (random & np.uint32(2)) != 0
+    bits: AnyBits = xp.where(often | ((rank == 1) & (role == "inputs")), step, np.uint32(0))
+    if role == "inputs":
+        bits = xp.where(rank == 0, value, bits)
+    bits = bits.astype(xp.uint32) | sign
+    return bits
+
+
+def _cancelling(form: Format, normal: AnyBits, random: AnyBits, exponent: int, xp: ModuleType) -> AnyBits:
+    """A large value at one rank of each element, and its negative at another."""
+    ranks, chosen = random.shape[0], random[0]
+    large = (chosen & np.uint32(form.mask)) | np.uint32(form.one + (exponent << form.fraction))
+    one = chosen % np.uint32(ranks)
+    other = (one + np.uint32(1) + (chosen >> np.uint32(16)) % np.uint32(ranks - 1)) % np.uint32(ranks)
+    rank = xp.arange(ranks).reshape(-1, 1)
+    bits = xp.where(rank == one, large, normal.astype(xp.uint32))
+    negative: AnyBits = xp.where(rank == other, large | np.uint32(form.sign), bits)
+    return negative
 
 
 def _spoiled(form: Format, normal: AnyBits, random: AnyBits, xp: ModuleType) -> AnyBits:

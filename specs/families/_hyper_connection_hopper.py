@@ -243,4 +243,8 @@ def _shared_problems(memory: Staging, key: tuple[str, ...]) -> Iterator[Finding]
 def _schedule(candidate: Prefetched, *tables: str) -> Schedule:
     elsewhere = {*Candidate.model_fields, *tables} - {"route"}
     flat = {name: getattr(candidate, name) for name in type(candidate).model_fields if name not in elsewhere}
-    return {"route": candidate.route, **flat, **{table: getattr(candidate, table).model_dump() for table in tables}}
+    return {
+        "route": candidate.route,
+        **flat,
+        **{table: getattr(candidate, table).model_dump() for table in tables},
+    }

@@ -129,10 +129,15 @@ def down_layout(
     threads = lanes + extra if threads is None else threads
     teams = (threads - extra) // lanes
     if teams < 1 or teams * lanes + extra != threads or threads > MAX_THREADS:
-        allowed = [n * lanes + extra for n in range(1, MAX_THREADS // lanes + 1) if n * lanes + extra <= MAX_THREADS]
+        allowed = [
+            n * lanes + extra for n in range(1, MAX_THREADS // lanes + 1) if n * lanes + extra <= MAX_THREADS
+        ]
         if not allowed:
-            raise TilingError("threads", f"a team has {lanes} threads, one for each lane, and two warps come on top: "
-                              f"that is more than the {MAX_THREADS} that a CTA may have.")
+            raise TilingError(
+                "threads",
+                f"a team has {lanes} threads, one for each lane, and two warps come on top: "
+                f"that is more than the {MAX_THREADS} that a CTA may have.",
+            )
         raise TilingError(
             "threads",
             f"threads is {threads}; teams of {lanes}, one for each lane of the norm's tree, and two warps on top make "
@@ -158,7 +163,9 @@ def down_layout(
         rows_per_cta=rows_per_cta,
         rows_at_once=rows_at_once,
         passes=rows_per_cta // teams // rows_at_once,
-        converted=_converted(converted, PREFERRED_CONVERTED, rows_at_once, "rows that a thread multiplies at once"),
+        converted=_converted(
+            converted, PREFERRED_CONVERTED, rows_at_once, "rows that a thread multiplies at once"
+        ),
         stored_chunks=-(-lanes // ctas_per_branch),
     )
 
@@ -188,14 +195,18 @@ def up_layout(
         columns_per_cta = legal[0]
     if columns_per_cta not in legal:
         limits = f"{warps}, the warps that compute, and at least {least} for {ctas} CTAs"
-        found = "there is no such number" if columns_per_cta is None else f"columns_per_cta is {columns_per_cta}"
+        found = (
+            "there is no such number" if columns_per_cta is None else f"columns_per_cta is {columns_per_cta}"
+        )
         raise TilingError(
             "columns_per_cta",
             f"{found}; it must divide hidden, {hidden}, and be a multiple of {limits}"
             f"{': ' + listing(legal[:6], 'or') if legal else ''}.",
         )
     per_warp = columns_per_cta // warps
-    columns_at_once = _at_once("columns_at_once", columns_at_once, per_warp, "hidden coordinates", workload.branches)
+    columns_at_once = _at_once(
+        "columns_at_once", columns_at_once, per_warp, "hidden coordinates", workload.branches
+    )
     steps = workload.low_rank // (WARP * tree.chunk)
     copies = (2 if columns_per_cta % 2 == 0 else 1) if copies is None else copies
     if columns_per_cta % copies:
@@ -210,7 +221,10 @@ def up_layout(
         columns_at_once=columns_at_once,
         passes=per_warp // columns_at_once,
         converted=_converted(
-            converted, PREFERRED_CHUNKS, steps * columns_at_once * workload.branches, "chunks that a lane multiplies at once"
+            converted,
+            PREFERRED_CHUNKS,
+            steps * columns_at_once * workload.branches,
+            "chunks that a lane multiplies at once",
         ),
         copies=copies,
     )
@@ -220,7 +234,9 @@ def _at_once(option: str, wanted: int | None, total: int, what: str, rows_each: 
     """How many are in registers at the same time; each is `rows_each` rows."""
     legal = [n for n in range(1, total + 1) if total % n == 0 and n * rows_each <= ROWS_LIMIT]
     if not legal:
-        raise TilingError(option, f"{rows_each} branches are more rows than the {ROWS_LIMIT} that a warp sums at once.")
+        raise TilingError(
+            option, f"{rows_each} branches are more rows than the {ROWS_LIMIT} that a warp sums at once."
+        )
     if wanted is None:
         return max((n for n in legal if n * rows_each <= PREFERRED_ROWS), default=legal[0])
     if wanted not in legal:
