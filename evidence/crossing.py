@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, pairwise
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ def crossings(curve: Curve, low: int) -> Crossings:
 
     def loss(starts: Sequence[int]) -> float:
         edges = (0, *starts, count)
-        spans = zip(routes, edges, edges[1:], strict=True)
-        return sum(sum(losses[route][begin:end]) for route, begin, end in spans)
+        spans = zip(routes, pairwise(edges), strict=True)
+        return sum(sum(losses[route][begin:end]) for route, (begin, end) in spans)
 
     # Of equal losses the latest change wins: a route that waits for less is the better one in other company.
     starts = min(
@@ -63,10 +63,9 @@ def crossings(curve: Curve, low: int) -> Crossings:
     )[::-1]
     if not math.isfinite(loss(starts)):
         raise ValueError("no order of the routes serves all payloads; widen what one of them carries")
-    edges = (*starts, count)
     begins: dict[str, int | None] = {}
     before = routes[0]
-    for route, start, end in zip(routes[1:], edges, edges[1:], strict=True):
+    for route, (start, end) in zip(routes[1:], pairwise((*starts, count)), strict=True):
         begins[route] = None if start == end else _border(curve, start, low, before)
         before = before if start == end else route
     return Crossings(begins, loss(starts) / count)

@@ -40,8 +40,8 @@ def _bits(tensor: torch.Tensor) -> NDArray[Any]:
         return bits
     import cupy
 
-    bits = cupy.from_dlpack(held).view(unsigned)
-    return bits
+    on_device: NDArray[Any] = cupy.from_dlpack(held).view(unsigned)
+    return on_device
 
 
 def array_library(device: torch.device) -> Any:

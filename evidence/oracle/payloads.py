@@ -126,8 +126,8 @@ def _ties(form: Format, role: Role, random: AnyBits, xp: ModuleType) -> AnyBits:
     bits: AnyBits = xp.where(often | ((rank == 1) & (role == "inputs")), step, np.uint32(0))
     if role == "inputs":
         bits = xp.where(rank == 0, value, bits)
-    bits = bits.astype(xp.uint32) | sign
-    return bits
+    signed: AnyBits = bits.astype(xp.uint32) | sign
+    return signed
 
 
 def _cancelling(form: Format, normal: AnyBits, random: AnyBits, exponent: int, xp: ModuleType) -> AnyBits:

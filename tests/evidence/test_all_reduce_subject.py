@@ -113,7 +113,10 @@ def test_tensors_hold_all_ranks_and_the_answer_is_every_ranks(works, dtype):
 
 def test_a_channel_before_it_wraps(works):
     work = works["bfloat16", 2]
-    assert [SUBJECT.call_before(Case("staged", kind, 1, 8)) for kind in ("mixed", "wrap")] == [None, LAST_EPOCH]
+    assert [SUBJECT.call_before(Case("staged", kind, 1, 8)) for kind in ("mixed", "wrap")] == [
+        None,
+        LAST_EPOCH,
+    ]
     words = np.zeros((2, work.channel["size"] // 4), np.int32)
     SUBJECT.after_call(work, LAST_EPOCH, words)
     places, unsigned = work.channel, words.view(np.uint32)[1]

@@ -1,4 +1,4 @@
-"""What ranks contribute to an all-reduce: each kind of values is what it says, in every dtype, and differs by rank."""
+"""What ranks contribute to an all-reduce: each kind of values is what it says, and differs by rank."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ def test_mixed_holds_every_kind_in_turn():
 
 
 def test_what_there_is_not():
-    with pytest.raises(ValueError, match="'float64' is no dtype of an all-reduce; use one of float16, bfloat16, float32"):
+    with pytest.raises(
+        ValueError, match="'float64' is no dtype of an all-reduce; use one of float16, bfloat16, float32"
+    ):
         payloads("float64", "normal", 1, 2, 8)
     with pytest.raises(ValueError, match="Values 'huge' are unknown; use one of normal, cancelling, large"):
         payloads("float16", "huge", 1, 2, 8)
