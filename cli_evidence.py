@@ -40,9 +40,10 @@ def verify(
 ) -> None:
     """Run every candidate and compare all that it stores, bit for bit, with the control and the oracle."""
     from kernwright.evidence.commands import run_verify
+    from kernwright.evidence.ranks import speaks
 
     results = run_verify(open_workspace(), on, workloads, candidate, arch, case, quiet=json)
-    if json:
+    if json and speaks():
         console.print_json([result.to_json() for result in results])
     _show_verified(results, on, quiet=json)
 
@@ -57,7 +58,9 @@ def verify_all(*, quiet: bool) -> None:
 
 
 def _show_verified(results: list[Verification], on: str, *, quiet: bool) -> None:
-    if not quiet:
+    from kernwright.evidence.ranks import speaks
+
+    if speaks() and not quiet:
         columns = ("workload", "candidate", "arch", "against", "cases", "values", "mismatches", "seconds")
         rows = [
             (
@@ -78,7 +81,7 @@ def _show_verified(results: list[Verification], on: str, *, quiet: bool) -> None
             console.say(f"skipped: {reason}")
     failed = [result for result in results if result.failure]
     for result in failed:
-        console.complain(f"failed: {result.failure}")
+        console.complain(f"failed: {result.failure}")  # by every rank: each may have an artefact of its own
     if failed:
         raise typer.Exit(1)
 
@@ -131,6 +134,7 @@ def bench(
     """Time candidates against the control, peers and the read floor; ranks under torchrun, a GPU each."""
     from kernwright.evidence.commands import BenchRequest, run_bench
     from kernwright.evidence.outcome import Skipped
+    from kernwright.evidence.ranks import speaks
 
     request = BenchRequest(workloads, candidate, peer, against, groups, replays, record)
     inexact = []
@@ -146,7 +150,7 @@ def bench(
         console.print_bars(result.title, result.bars())
         for line in result.lines():
             console.say(line)
-    if json:
+    if json and speaks():
         console.print_json(documents)
     for reason in inexact:
         console.complain(f"failed: {reason}")
@@ -164,6 +168,7 @@ def tune(
 ) -> None:
     """Measure where one route overtakes another on this machine's GPUs; start it with torchrun, a GPU a rank."""
     from kernwright.evidence.commands import TuneRequest, run_tune
+    from kernwright.evidence.ranks import speaks
 
     request = TuneRequest(workloads, groups, replays, out, write)
     documents = []
@@ -179,7 +184,7 @@ def tune(
         console.say(
             f"{begins or 'one route for all'}; {tuned.crossings.loss:.1%} over the fastest; curve in {curve}"
         )
-    if json:
+    if json and speaks():
         console.print_json(documents)
     elif write and documents:
         console.say("the spec files have new thresholds; run `kernwright generate`")

@@ -29,10 +29,20 @@ class Job:
     """Process IDs of all ranks: not foreign to one another."""
 
 
+def in_job() -> bool:
+    """Whether `torchrun` started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ  # WORLD_SIZE alone is set by many a cluster
+
+
+def speaks() -> bool:
+    """Whether this process prints what its job found: rank 0 does, and who has no peers."""
+    return not in_job() or os.environ.get("RANK") == "0"
+
+
 @contextmanager
 def job() -> Iterator[Job]:
     """Join the job of `torchrun`, where this process was started by it; else be one alone."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:  # WORLD_SIZE alone is set by many a cluster
+    if not in_job():
         yield Job(0, 1, frozenset({os.getpid()}))
         return
     import torch

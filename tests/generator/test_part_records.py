@@ -11,7 +11,17 @@ from typing import Any
 import pytest
 from kernwright.generator.generate import Generation, plan_generation, write_generation
 from kernwright.generator.records import current_sources
-from kernwright.ledger import Device, Exactness, Group, Part, Record, Timing, Toolkit, make_record, write_record
+from kernwright.ledger import (
+    Device,
+    Exactness,
+    Group,
+    Part,
+    Record,
+    Timing,
+    Toolkit,
+    make_record,
+    write_record,
+)
 from kernwright.runtime import Device as RuntimeDevice
 from kernwright.specs import find_workspace
 

@@ -19,7 +19,13 @@ from kernwright.specs import families, find_workspace, load_spec
 HERE = Path(__file__).parent
 LIBRARY = HERE.parents[1] / "specs" / "library"
 SECOND = 1_000_000_000
-BITS = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.uint32, "int32": np.uint32, "int64": np.uint64}
+BITS = {
+    "float16": np.uint16,
+    "bfloat16": np.uint16,
+    "float32": np.uint32,
+    "int32": np.uint32,
+    "int64": np.uint64,
+}
 STATE = {"residual": "x", "block": "block_input", "injection": "injection_out"}
 """Where the next boundary finds its inputs among the outputs of this one."""
 Edit = tuple[str, str]
@@ -76,7 +82,10 @@ class Chain:
             name: Buffer.inout(name, self._left(name, shape, dtype))
             for name, (shape, dtype) in self.entry.lowering.state.items()
         }
-        self.scratch = {name: self._buffer(name, shape, dtype) for name, (shape, dtype) in self.entry.lowering.scratch.items()}
+        self.scratch = {
+            name: self._buffer(name, shape, dtype)
+            for name, (shape, dtype) in self.entry.lowering.scratch.items()
+        }
         self.bits: dict[str, Any] = {}
         self.given: dict[str, Buffer] = {}
 
@@ -93,7 +102,9 @@ class Chain:
 
     def start(self, inputs: str = "normal", seed: int = 1) -> Chain:
         """Give the first boundary its residual, block and injection."""
-        self.bits = {name: array for name, array in tensors(self.shape, inputs, seed).items() if name in STATE}  # type: ignore[arg-type]
+        self.bits = {
+            name: array for name, array in tensors(self.shape, inputs, seed).items() if name in STATE
+        }  # type: ignore[arg-type]
         self.given = {name: self._input(name, array) for name, array in self.bits.items()}
         return self
 
@@ -109,7 +120,9 @@ class Chain:
         shape = self.shape
         bits = dict(self.bits)
         if kind != "combine":
-            bits |= weights(shape, seed, kind) | {"norm_weight": tensors(shape, "normal", seed)["norm_weight"]}  # type: ignore[arg-type]
+            bits |= weights(shape, seed, kind) | {
+                "norm_weight": tensors(shape, "normal", seed)["norm_weight"]
+            }  # type: ignore[arg-type]
         answer = boundary(shape, bits, kind)  # type: ignore[arg-type]
         inputs = {name: self.given.get(name) or self._input(name, array) for name, array in bits.items()}
         made: dict[str, Buffer] = {}
@@ -120,9 +133,16 @@ class Chain:
                 if argument == "timeout_ns":
                     args.append(np.uint64(self.timeout_s * SECOND))
                     continue
-                found = inputs.get(argument) or made.get(argument) or self.state.get(argument) or self.scratch.get(argument)
+                found = (
+                    inputs.get(argument)
+                    or made.get(argument)
+                    or self.state.get(argument)
+                    or self.scratch.get(argument)
+                )
                 if found is None:
-                    found = made[argument] = self._buffer(f"{argument}{len(self.launches)}", answer[argument].shape, self.dtype)
+                    found = made[argument] = self._buffer(
+                        f"{argument}{len(self.launches)}", answer[argument].shape, self.dtype
+                    )
                     self.expected[found] = answer[argument]
                 args.append(found)
             grid = (step.grid[0] - fewer_ctas, 1, 1)

@@ -65,7 +65,10 @@ def test_quotients(length):
         ("reciprocals", ("fmaf(seed, fmaf(-quarter, seed, 1.0f), seed)", "seed")),
         ("reciprocals", ("fmaf(error * 0.25f, decisive(reciprocal, divisor), near)", "near")),
         ("inverse_roots", ("root = fmaf(fmaf(-root, root, v), half, root);", "")),
-        ("inverse_roots", ("return fmaf(fmaf(-root, inverse, 1.0f), decisive(inverse, root), inverse);", "return inverse;")),
+        (
+            "inverse_roots",
+            ("return fmaf(fmaf(-root, inverse, 1.0f), decisive(inverse, root), inverse);", "return inverse;"),
+        ),
         # A mantissa of ones, between two floats.
         ("reciprocals", ("decisive(reciprocal, divisor)", "reciprocal")),
         ("inverse_roots", ("decisive(inverse, root)", "inverse")),
