@@ -62,7 +62,12 @@ def test_sms_are_left_free_for_the_block_alone(monkeypatch):
     monkeypatch.setattr(torch.backends.cuda, "preferred_blas_library", library)
     with leaving_free(0):
         assert settings == {"sms": None, "library": "cublas"}
-    with pytest.raises(RuntimeError), leaving_free(8):
-        assert settings == {"sms": 8, "library": "cublaslt"}
-        raise RuntimeError("a GEMM that fails")
+
+    def fails() -> None:
+        with leaving_free(8):
+            assert settings == {"sms": 8, "library": "cublaslt"}
+            raise RuntimeError("a GEMM that fails")
+
+    with pytest.raises(RuntimeError, match="a GEMM that fails"):
+        fails()
     assert settings == {"sms": None, "library": "cublas"}
