@@ -311,7 +311,7 @@ NOT_HERE = {
     "kernwright.compiler.toolchain": ("ArchUnsupported", "ToolchainMissing"),
     "kernwright.emulator": ("CompilerMissing", "TextUnsupported", "TooLarge"),
     "kernwright.evidence.health": ("GpuBusy", "HealthUnknown"),
-    "kernwright.evidence.session": ("NoGpu",),
+    "kernwright.evidence.session": ("NoGpu", "NotHere"),
     "kernwright.evidence.subject": ("NoSubject",),
     "kernwright.generator": ("NotGenerated", "SchedulerMissing"),
     "kernwright.runtime.errors": ("LoadError",),
@@ -321,7 +321,7 @@ NOT_HERE = {
 CHECK_FAILED = {
     "kernwright.compiler.nvrtc": ("CompileFailed",),
     "kernwright.emulator": ("CompileFailed",),
-    "kernwright.evidence.bench": ("GraphEmpty",),
+    "kernwright.evidence.contest": ("GraphEmpty",),
 }
 """Errors that end with exit status 1: something of ours or of a team's isn't as it must be."""
 

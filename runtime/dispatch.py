@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from . import policy as policies
 from . import ranges, traced
-from .communicator import Communicator
+from .communicator import Communicator, objection
 from .device import Device, fake
 from .eligibility import LoadKey
 from .errors import FormatMismatch, LoadError, NotExact
@@ -237,7 +238,17 @@ class Dispatch:
         request = self._operator(family).request_for(fields, kind)
         return Explanation.of(self.select(request, where, chosen_policy(policy), comm, exact))
 
-    def plan_for(self, workload: str, candidate: str, arch: str, kind: str, device: Device) -> Plan:
+    def plan_for(
+        self,
+        workload: str,
+        candidate: str,
+        arch: str,
+        kind: str,
+        device: Device,
+        *,
+        comm: Communicator | None = None,
+        at: int | None = None,
+    ) -> Plan:
         """The plan of a named candidate, whatever the policy and the records say: for verification.
 
         Args:
@@ -246,9 +257,11 @@ class Dispatch:
             arch: the build; one of another architecture than the device's is loaded as PTX.
             kind: kind of the op.
             device: a CUDA device that is here.
+            comm: the ranks, for a candidate that talks to peers; it must own the channel.
+            at: value of the workload's interval; by default its low end.
 
         Raises:
-            ValueError: there is no such workload, candidate, build or kind.
+            ValueError: there is no such workload, candidate, build or kind, or no communicator where one is needed.
             LoadError: the build doesn't load.
             NotWarm: inside a graph capture.
         """
@@ -257,18 +270,32 @@ class Dispatch:
         found: Candidate = _member(named, candidate, "candidate", work.label)
         build = _member(dict(found.builds), arch, "architecture", found.name)
         _member(dict(found.steps), kind, "kind", found.name)
-        signature = self.signature(work, kind)
-        module = load(self.table.root, build, arch, device)
-        return Plan(found, arch, kind, signature, device, module)
+        reason = objection(found.capabilities, work.spec, comm)
+        if reason is not None:
+            raise ValueError(f"candidate {candidate} of {work.label} can't be had: {reason}")
+        request = self._operator(work.family).request_for(_fields_at(work, at), kind)
+        owner = cast("ChannelOwner | None", comm)
+        alone = owner is not None and owner.local_ranks == 1
+        ranks = int(str(work.fields.get("world_size", 1))) if alone else 1
+        request = replace(request, signature=request.signature.of_one_rank(found.arguments, ranks))
+        return self.plan_of(Choice(work, found, arch, build), request, device, comm)
 
-    def signature(self, workload: Workload, kind: str) -> Signature:
-        """The tensors of a kind of a workload's op.
+    def request(self, workload: Workload, kind: str, at: int | None = None) -> Request:
+        """The request of a call of a workload's shape; of several ranks, all share the tensors.
+
+        Args:
+            workload: one of the table.
+            kind: kind of its op.
+            at: value of the workload's interval; by default its low end.
 
         Raises:
-            ValueError: an unknown kind.
+            ValueError: an unknown kind, or a value that no call can have.
         """
-        fields = {name: low_end(value) for name, value in workload.fields.items()}
-        return self._operator(workload.family).request_for(fields, kind).signature
+        return self._operator(workload.family).request_for(_fields_at(workload, at), kind)
+
+    def signature(self, workload: Workload, kind: str, at: int | None = None) -> Signature:
+        """The tensors of a kind of a workload's op; arguments and errors as `request`."""
+        return self.request(workload, kind, at).signature
 
     def reference(
         self, workload: Workload, kind: str, given: Mapping[str, torch.Tensor]
@@ -376,6 +403,14 @@ def chosen_policy(name: str | None) -> Policy:
 def low_end(value: FieldValue) -> FieldValue:
     """A field as one value: an interval stands for its lower end."""
     return value[0] if isinstance(value, tuple) else value
+
+
+def _fields_at(work: Workload, at: int | None) -> dict[str, FieldValue]:
+    """The fields of one call, whose interval has the value `at`."""
+    return {
+        name: at if at is not None and name == work.interval else low_end(value)
+        for name, value in work.fields.items()
+    }
 
 
 def _member(members: dict[str, T], name: str, what: str, where: str) -> T:

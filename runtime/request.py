@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .table import Contract, FieldValue
@@ -51,6 +51,26 @@ class Signature:
     outputs: tuple[Buffer, ...]
     alignment: int = 1
     """Bytes, a power of two, that addresses must be multiples of: kernels load so many at once."""
+
+    def of_one_rank(self, arguments: Mapping[str, str], ranks: int) -> Signature:
+        """Of ranks that share a process, to that of one alone.
+
+        Args:
+            arguments: of the candidate: what its kernels take as a struct of pointers, every rank has a part of.
+            ranks: that share the tensors.
+        """
+
+        def own(buffer: Buffer) -> Buffer:
+            if ranks == 1 or not pointers(arguments.get(buffer.name, "")):
+                return buffer
+            return replace(buffer, shape=(math.prod(buffer.shape) // ranks,))
+
+        return Signature(tuple(map(own, self.inputs)), tuple(map(own, self.outputs)))
+
+
+def pointers(argument: str) -> int:
+    """Length of the struct that an argument is, 0 if it is none: 4 for `pointers[4]`."""
+    return int(argument[9:-1]) if argument.startswith("pointers[") else 0
 
 
 @dataclass(frozen=True, slots=True)

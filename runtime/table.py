@@ -96,6 +96,8 @@ class Record:
     """Measured gain over the control, as a fraction (0.12 is 12% less time); None if it wasn't timed."""
     source: str
     """The record's file name in the ledger."""
+    part: tuple[int, int] | None = None
+    """The part of the workload's interval that it speaks of, inclusive; None where all of it is one cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,11 @@ class Part:
     """The GPU's name as its driver gives it; None: every device that has no parts of its own."""
     measured: bool
     """Whether the borders were tuned on that device."""
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Both ends."""
+        return self.low, self.high
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..current import capturing
 from ..errors import ChannelError, Overlap, PeerTimeout
-from ..plan import capturing
 from ..table import Table
 
 if TYPE_CHECKING:

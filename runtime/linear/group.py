@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import plan as plans
+from .. import current
 from .gemm import DequantisedGemm, Gemm, ScaledGemm, TorchGemm, leaving_free
 from .lanes import IN_ORDER, CudaLanes
 from .pipeline import run
@@ -143,7 +143,7 @@ class LayerGroup:
         schedule, channel = decision.schedule, decision.channel
         key = _key(result.device)
         size = _scratch_bytes(schedule, slices, result, self.comm.world_size)
-        scratch, memory = self._pool.take(key, size, result.is_cuda and plans.capturing())
+        scratch, memory = self._pool.take(key, size, result.is_cuda and current.capturing())
         lanes = scratch.lanes if schedule.overlapped else IN_ORDER
         if schedule.transport == "group":
             return lanes, GroupReduction(memory, result, self._all_reduce_in_group)
@@ -294,4 +294,4 @@ def _key(device: torch.device) -> tuple[object, int]:
     if device.type != "cuda":
         return device, 0
     index = torch.cuda.current_device() if device.index is None else device.index
-    return device, plans.current_stream(index)
+    return device, current.current_stream(index)

@@ -63,11 +63,11 @@ def test_sms_are_left_free_for_the_block_alone(monkeypatch):
     with leaving_free(0):
         assert settings == {"sms": None, "library": "cublas"}
 
-    def fail():
+    def fails() -> None:
         with leaving_free(8):
             assert settings == {"sms": 8, "library": "cublaslt"}
             raise RuntimeError("a GEMM that fails")
 
     with pytest.raises(RuntimeError, match="a GEMM that fails"):
-        fail()
+        fails()
     assert settings == {"sms": None, "library": "cublas"}
