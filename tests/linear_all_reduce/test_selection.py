@@ -11,7 +11,8 @@ from kernwright.runtime import DeviceKind, NotExact, Record, Unsupported, bind
 from kernwright.runtime.communicator.channel import channel_plans
 from kernwright.runtime.device import Device
 from kernwright.runtime.linear.rows import Schedule
-from kernwright.runtime.reference import linear_all_reduce as module
+from kernwright.runtime.reference import linear_all_reduce as op_module
+from kernwright.runtime.reference import linear_all_reduce_decisions as decisions
 from kernwright.runtime.reference.linear_all_reduce import Op, Terms
 
 H200 = Device("sm_90", 132, "NVIDIA H200", 0)
@@ -41,7 +42,8 @@ def comm(monkeypatch):
     from kernwright.runtime.communicator import LAYOUT_VERSION
 
     monkeypatch.setattr(Comm, "layout_version", LAYOUT_VERSION)
-    monkeypatch.setattr(module, "current", lambda _: H200)
+    for module in (op_module, decisions):
+        monkeypatch.setattr(module, "current", lambda _: H200)
     return Comm()
 
 
@@ -150,7 +152,7 @@ def test_a_build_that_does_not_load_is_set_aside(comm, monkeypatch):
 
     monkeypatch.setattr(Op, "_loaded", loaded)
     op = Op(bound)
-    assert op._decide(module._shape(*tensors(), comm, "none", "nan"), H200, Terms(comm))[0] == "serial"
+    assert op._decide(decisions.shape_of(*tensors(), comm, "none", "nan"), H200, Terms(comm))[0] == "serial"
     assert "no compiler here" in [d.reason for d in op_explain(op, comm)]
     (explanation,) = bound.warm_up([H200], ["bf16-w5120-k4096-m8192to16384-tp2"], comm=comm)
     assert explanation.chosen == "serial"
@@ -162,10 +164,10 @@ def op_explain(op, comm):
 
 def test_exact_and_strict_are_refused(comm, monkeypatch):
     op = Op(dispatch(m8192="copies_4"))
-    shape = module._shape(*tensors(), comm, "none", "nan")
+    shape = decisions.shape_of(*tensors(), comm, "none", "nan")
     with pytest.raises(NotExact, match="is a library's GEMM on every route"):
         op._decide(shape, H200, Terms(comm, exact=True))
-    monkeypatch.setattr(module.policies, "strict", lambda: True)
+    monkeypatch.setattr(decisions.policies, "strict", lambda: True)
     with pytest.raises(Unsupported, match="no kernel serves linear_all_reduce bf16-w5120-k4096-m8192-tp2"):
         op._decide(shape, Device(None, name="cpu"), Terms(comm))
 
