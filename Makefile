@@ -17,8 +17,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: install
 	$(BIN)/kernwright build
 	$(BIN)/kernwright verify qwen38_flash_tp1 --candidate replicated --case boundary:normal:1
-	$(BIN)/kernwright explain sm70-fp16-hc4-h2560-n1
-	$(BIN)/kernwright explain fp16-hc4-h2560-n1 --device 'NVIDIA H200'
+	$(BIN)/kernwright explain sm70-fp16-hc4-h2560-n1-tp1
+	$(BIN)/kernwright explain fp16-hc4-h2560-n1-tp1 --device 'NVIDIA H200'
 	$(BIN)/python examples/boundary.py
 
 test: install

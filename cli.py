@@ -74,7 +74,7 @@ def validate(
             "file": str(spec_file.path),
             "family": spec_file.spec.family,
             "workload": workload.label(),
-            "candidates": [candidate.name for candidate in spec_file.spec.candidates],
+            "candidates": [c.name for c in spec_file.spec.candidates if c.serves(workload)],
             "archs": list(spec_file.spec.control.arch),
         }
         for spec_file in found
@@ -167,12 +167,12 @@ def build(
 @app.command()
 def explain(
     workload: Annotated[
-        str, typer.Argument(help="A spec name or a short form, e.g. sm70-fp16-hc4-h2560-n1.")
+        str, typer.Argument(help="A spec name or a short form, e.g. sm70-fp16-hc4-h2560-n1-tp1.")
     ],
     arch: Archs = [],  # noqa: B006
     tokens: Annotated[int | None, typer.Option(min=1, help="Number of tokens of the call.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Storage dtype of the call's tensors.")] = None,
-    kind: Annotated[str, typer.Option(help="Kind of the op.")] = "boundary",
+    kind: Annotated[str | None, typer.Option(help="Kind of the op; by default its first.")] = None,
     policy: Annotated[str | None, typer.Option(help="measured, verified, control or reference.")] = None,
     device: Annotated[str | None, typer.Option(help="A GPU of the ledger, e.g. 'NVIDIA H200'.")] = None,
     json: Json = False,

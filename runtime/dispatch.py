@@ -68,6 +68,16 @@ class Dispatch:
         """Make an op known, so that `explain`, `plan_for` and `warm_up` can speak of it by name."""
         self._operators[operator.family] = operator
 
+    def operator(self, family: str) -> Operator | None:
+        """The op of a family, where the dispatch module has it."""
+        return self._operators.get(family)
+
+    def set_aside(self, selection: Selection, reason: str) -> None:
+        """Remember that the build that was chosen doesn't load on its device: what is decided next does without."""
+        chosen = selection.chosen
+        assert chosen is not None
+        self._unusable[chosen.build.sha256, chosen.arch, selection.device.index] = reason
+
     def policy(self, name: str) -> AbstractContextManager[None]:
         """Dispatch under policy `name` inside a `with` block; see the module `runtime.policy`."""
         return policies.under(name)
@@ -306,10 +316,15 @@ class Dispatch:
         explanations = []
         for device in _current_devices(comm) if devices is None else _checked_here(devices):
             for work in works:
+                operator = self._operator(work.family)
+                own = getattr(operator, "warm_up", None)  # of a family that does more than launch a plan
                 for fields in _calls(work, tokens, device):
                     for kind in work.control.steps:
-                        request = self._operator(work.family).request_for(fields, kind)
-                        selection, _ = self._settle(request, device, chosen, comm, exact=False)
+                        request = operator.request_for(fields, kind)
+                        if own is not None:
+                            selection = own(request, device, chosen, comm)
+                        else:
+                            selection, _ = self._settle(request, device, chosen, comm, exact=False)
                         explanations.append(Explanation.of(selection))
         return tuple(explanations)
 

@@ -75,7 +75,11 @@ class Request:
 
 
 class Operator(Protocol):
-    """What a family's op tells the dispatcher about itself."""
+    """What a family's op tells the dispatcher about itself.
+
+    One whose candidates are more than a plan's launches also has `warm_up(request, device, policy, comm)`, which
+    decides and loads by itself and gives the selection.
+    """
 
     @property
     def family(self) -> str:

@@ -166,7 +166,8 @@ class Op:
         _check_comm(comm)
         if channel is not None and not comm.owns(channel) and comm.channels:
             raise ValueError(f"channel is {channel!r}; open are {', '.join(comm.channels)}")
-        name = channel or next(iter(comm.channels), None)
+        ours = (name for name in comm.channels if "inputs" in comm.channel(name).plan.places)
+        name = channel or next(ours, None)
         usable = name is not None and comm.owns(name)
         return self._inputs_of(comm).acquire(shapes, dtype, comm, name if usable else None)
 

@@ -9,10 +9,14 @@ from kernwright.evidence.oracle import INPUT_KINDS, digest
 from kernwright.generated.dispatch import TABLE
 
 KINDS = ("boundary", "first", "combine", "final")
-CANDIDATES = [(workload.label, c.name) for workload in TABLE.workloads for c in workload.candidates]
-SEVERAL_ARCHS = [
-    (workload.label, c.name) for workload in TABLE.workloads for c in workload.candidates if len(c.builds) > 1
+REPLICATED = [
+    (workload.label, c)
+    for workload in TABLE.workloads
+    for c in workload.candidates
+    if workload.family == "hyper_connection" and c.route == "replicated"  # others have tests of their own
 ]
+CANDIDATES = [(label, c.name) for label, c in REPLICATED]
+SEVERAL_ARCHS = [(label, c.name) for label, c in REPLICATED if len(c.builds) > 1]
 REAL = ("fp16-hc4-h2560-n1-r320-tp1", "bf16-hc4-h2560-n1-r320-tp1")
 ODD = [
     (f"{dtype}-{label}", name)

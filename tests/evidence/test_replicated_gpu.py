@@ -21,6 +21,7 @@ POISON = 0x7E5A
 """A NaN of FP16 whose bits no kernel stores."""
 
 WORKLOADS = [work for work in DISPATCH.table.workloads if work.spec == "qwen38_flash_tp1"]
+ONE_TOKEN = [work for work in DISPATCH.table.workloads if work.fields.get("tokens") == (1, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +108,7 @@ def test_chain_equals_the_oracle(cupy, device, work, figures):
 
 
 @pytest.mark.parametrize("kind", ["first", "combine", "final"])
-@pytest.mark.parametrize("work", DISPATCH.table.workloads, ids=lambda work: work.label)
+@pytest.mark.parametrize("work", ONE_TOKEN, ids=lambda work: work.label)
 def test_other_kinds_and_the_other_shape(cupy, device, work, kind):
     """Through the public op under policy `control`, and every candidate by name."""
     import torch

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from kernwright.runtime import Device, Dispatch, InvalidSetting, fork, loader, plan, watch
-from kernwright.runtime.loader import MachineCode
 from kernwright.runtime.reference import hyper_connection
 
 H200 = Device("sm_90", 132, "NVIDIA H200", 0)
