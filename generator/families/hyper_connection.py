@@ -41,11 +41,8 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
     assert isinstance(workload, HyperConnectionWorkload)
     lowering = _lower_route(workload, candidate)
     # The channel is the workload's: candidates that need none have it as well.
-    return (
-        replace(lowering, channel=HyperConnectionChannel.of(workload).places())
-        if shards(workload)
-        else lowering
-    )
+    channel = HyperConnectionChannel.of(workload).places() if shards(workload) else {}
+    return replace(lowering, channel=channel)
 
 
 def _lower_route(workload: HyperConnectionWorkload, candidate: Candidate) -> Lowering:

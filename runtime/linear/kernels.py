@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..current import current_stream
 from ..launch import Module, Sequenced
-from ..plan import current_stream
 from ..table import Candidate
 
 DEVICE_TO_DEVICE = 3  # cudaMemcpyDeviceToDevice; also where the devices are two

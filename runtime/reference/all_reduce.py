@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import policy as policies
 from ..communicator.owner import ChannelOwner
+from ..current import current_stream
 from ..device import serves
 from ..dispatch import Dispatch, chosen_policy
 from ..explanation import Explanation
-from ..plan import Plan, current_stream
+from ..plan import Plan
 from ..request import ITEM_BYTES, Buffer, Request, Signature
 from ..selection import Choice
 from ..statistics import Tally

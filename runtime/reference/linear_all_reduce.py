@@ -23,6 +23,7 @@ from ..policy import Policy
 from ..selection import Choice, Selection
 from ..statistics import Tally, refuse
 from ..table import Candidate, FieldValue, Workload
+from ..watch import note
 from .linear_all_reduce_shape import FAMILY, KIND, Shape
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from ..linear.group import Decision, LayerGroup
     from ..linear.install import Installation
+    from ..linear.kernels import Kernels
     from ..linear.rows import Schedule
     from ..request import Request, Runner
 
@@ -70,6 +72,7 @@ class Op:
         self._dispatch = dispatch
         self._groups: dict[Terms, tuple[str, LayerGroup]] = {}
         self._installed: list[tuple[Installation, Installed]] = []
+        self._kernels: dict[object, Kernels] = {}
         dispatch.register(self)
 
     def __call__(
@@ -264,6 +267,7 @@ class Op:
     def _decide(self, shape: Shape, device: Device, terms: Terms) -> tuple[Decision, Tally]:
         if terms.force is not None:
             return self._forced(shape, device, terms), Tally()
+        note(f"{FAMILY} {shape.label} was decided")
         chosen = chosen_policy(terms.policy)
         selection, decision = self._settle(shape.request(), device, chosen, terms.comm, terms.exact)
         if selection.fallback is not None and policies.strict():
@@ -303,10 +307,13 @@ class Op:
             return Decision(schedule)
         from ..linear.kernels import Kernels
 
-        module = comm.load(self._dispatch.table.root, choice.build, choice.arch, device)
-        constants = {} if channel is None else channel.constants(comm.timeout_ns)
-        assert device.index is not None
-        return Decision(schedule, Kernels(module, candidate, constants, device.index), channel)
+        key = (choice.build.sha256, choice.arch, device.index, channel)
+        if key not in self._kernels:
+            module = comm.load(self._dispatch.table.root, choice.build, choice.arch, device)
+            constants = {} if channel is None else channel.constants(comm.timeout_ns)
+            assert device.index is not None
+            self._kernels[key] = Kernels(module, candidate, constants, device.index)
+        return Decision(schedule, self._kernels[key], channel)
 
     def _forced(self, shape: Shape, device: Device, terms: Terms) -> Decision:
         from ..device import serves

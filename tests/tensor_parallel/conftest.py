@@ -269,6 +269,13 @@ def group() -> Callable[..., Group]:
     return lambda label, file="mini4", **options: Group(mini(label, file), **options)
 
 
+@pytest.fixture(scope="session")
+def library_group() -> Callable[..., Group]:
+    """Make a group of a library workload: `library_group(label, spec)`."""
+    specs = find_workspace().specs
+    return lambda label, spec, **options: Group(generated(specs / f"{spec}.toml")[label], **options)
+
+
 class Rows:
     """Workloads of several tokens, and the oracle's answer for them."""
 

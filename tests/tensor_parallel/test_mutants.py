@@ -10,7 +10,10 @@ from kernwright.emulator import Schedule, find_races, fuzz
 
 SEEDS = 25
 TWO = "fp16-hc4-h32-n1-r64-tp2"
-NAMES = ("gates", "hidden", "fused", "fused_serial")
+NAMES = (
+    "fused",
+    *(pytest.param(name, marks=pytest.mark.long) for name in ("gates", "hidden", "fused_serial")),
+)
 BARRIERS = {"gates": 7, "hidden": 9, "fused": 7, "fused_serial": 6}
 """Of the kernels that only sharded routes have."""
 _BARRIER = re.compile(r"__syncthreads\(\);")
@@ -73,11 +76,16 @@ def test_every_tag_and_counter_is_needed(group, name, edit):
 
 
 ALONE = [
-    ("gates", "gather_down"),
-    ("gates", "mix"),
-    ("hidden", "gather"),
     ("fused", "up_mix"),
-    ("fused_serial", "up_mix"),
+    *(
+        pytest.param(*pair, marks=pytest.mark.long)
+        for pair in (
+            ("gates", "gather_down"),
+            ("gates", "mix"),
+            ("hidden", "gather"),
+            ("fused_serial", "up_mix"),
+        )
+    ),
 ]
 
 
