@@ -13,7 +13,9 @@ REPLICATED = [
     (workload.label, c)
     for workload in TABLE.workloads
     for c in workload.candidates
-    if workload.family == "hyper_connection" and not c.arguments  # takes tensors alone: one rank, one token
+    if workload.family == "hyper_connection"
+    and c.route == "replicated"  # other routes have tests of their own
+    and not c.arguments  # one rank, one token
 ]
 CANDIDATES = [(label, c.name) for label, c in REPLICATED]
 SEVERAL_ARCHS = [(label, c.name) for label, c in REPLICATED if len(c.builds) > 1]
