@@ -41,6 +41,15 @@ def emulated(
     bits = {
         name: tensor.contiguous().view(torch.int16).numpy().view("uint16") for name, tensor in inputs.items()
     }
-    signature = dispatch.signature(workload, case.kind)
-    program = candidate_program(dispatch.table.root, candidate, arch, case.kind, signature, bits)
+    request = dispatch.request(workload, case.kind)
+    program = candidate_program(
+        dispatch.table.root,
+        candidate,
+        arch,
+        case.kind,
+        request.signature,
+        bits,
+        constants=request.constants,
+        channel_bytes=workload.channel.get("size", 0),
+    )
     return EmulatedCase(program, program.expect(subject.expected(workload, case, bits)), inputs)

@@ -242,9 +242,9 @@ class Dispatch:
         found: Candidate = _member(named, candidate, "candidate", work.label)
         build = _member(dict(found.builds), arch, "architecture", found.name)
         _member(dict(found.steps), kind, "kind", found.name)
-        signature = self.signature(work, kind)
+        request = self.request(work, kind)
         module = load(self.table.root, build, arch, device)
-        return Plan(found, arch, kind, signature, device, module)
+        return Plan(found, arch, kind, request.signature, device, module, request.constants)
 
     def signature(self, workload: Workload, kind: str) -> Signature:
         """The tensors of a kind of a workload's op.
@@ -252,8 +252,16 @@ class Dispatch:
         Raises:
             ValueError: an unknown kind.
         """
+        return self.request(workload, kind).signature
+
+    def request(self, workload: Workload, kind: str) -> Request:
+        """A well laid out call of a workload's shape, at the low end of its interval.
+
+        Raises:
+            ValueError: an unknown kind.
+        """
         fields = {name: low_end(value) for name, value in workload.fields.items()}
-        return self._operator(workload.family).request_for(fields, kind).signature
+        return self._operator(workload.family).request_for(fields, kind)
 
     def reference(
         self, workload: Workload, kind: str, given: Mapping[str, torch.Tensor]
