@@ -74,7 +74,7 @@ def validate(
             "file": str(spec_file.path),
             "family": spec_file.spec.family,
             "workload": workload.label(),
-            "candidates": [candidate.name for candidate in spec_file.spec.candidates],
+            "candidates": [c.name for c in spec_file.spec.candidates if c.serves(workload)],
             "archs": list(spec_file.spec.control.arch),
         }
         for spec_file in found
@@ -172,7 +172,7 @@ def explain(
     arch: Archs = [],  # noqa: B006
     tokens: Annotated[int | None, typer.Option(min=1, help="Number of tokens of the call.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Storage dtype of the call's tensors.")] = None,
-    kind: Annotated[str, typer.Option(help="Kind of the op.")] = "boundary",
+    kind: Annotated[str | None, typer.Option(help="Kind of the op; by default its first.")] = None,
     policy: Annotated[str | None, typer.Option(help="measured, verified, control or reference.")] = None,
     device: Annotated[str | None, typer.Option(help="A GPU of the ledger, e.g. 'NVIDIA H200'.")] = None,
     json: Json = False,
@@ -311,7 +311,7 @@ NOT_HERE = {
     "kernwright.compiler.toolchain": ("ArchUnsupported", "ToolchainMissing"),
     "kernwright.emulator": ("CompilerMissing", "TextUnsupported", "TooLarge"),
     "kernwright.evidence.health": ("GpuBusy", "HealthUnknown"),
-    "kernwright.evidence.session": ("NoGpu",),
+    "kernwright.evidence.session": ("NoGpu", "NotHere"),
     "kernwright.evidence.subject": ("NoSubject",),
     "kernwright.generator": ("NotGenerated", "SchedulerMissing"),
     "kernwright.runtime.errors": ("LoadError",),
@@ -321,7 +321,7 @@ NOT_HERE = {
 CHECK_FAILED = {
     "kernwright.compiler.nvrtc": ("CompileFailed",),
     "kernwright.emulator": ("CompileFailed",),
-    "kernwright.evidence.bench": ("GraphEmpty",),
+    "kernwright.evidence.contest": ("GraphEmpty",),
 }
 """Errors that end with exit status 1: something of ours or of a team's isn't as it must be."""
 

@@ -40,9 +40,10 @@ def verify(
 ) -> None:
     """Run every candidate and compare all that it stores, bit for bit, with the control and the oracle."""
     from kernwright.evidence.commands import run_verify
+    from kernwright.evidence.ranks import speaks
 
     results = run_verify(open_workspace(), on, workloads, candidate, arch, case, quiet=json)
-    if json:
+    if json and speaks():
         console.print_json([result.to_json() for result in results])
     _show_verified(results, on, quiet=json)
 
@@ -57,7 +58,9 @@ def verify_all(*, quiet: bool) -> None:
 
 
 def _show_verified(results: list[Verification], on: str, *, quiet: bool) -> None:
-    if not quiet:
+    from kernwright.evidence.ranks import speaks
+
+    if speaks() and not quiet:
         columns = ("workload", "candidate", "arch", "against", "cases", "values", "mismatches", "seconds")
         rows = [
             (
@@ -71,11 +74,14 @@ def _show_verified(results: list[Verification], on: str, *, quiet: bool) -> None
                 "remembered" if r.cached else f"{r.seconds:.1f}",
             )
             for r in results
+            if not r.skipped
         ]
         console.print_table(f"Verified on {on}", columns, rows)
-    failed = [result for result in results if not result.passed]
+        for reason in dict.fromkeys(result.skipped for result in results if result.skipped):
+            console.say(f"skipped: {reason}")
+    failed = [result for result in results if result.failure]
     for result in failed:
-        console.complain(f"failed: {result.failure}")
+        console.complain(f"failed: {result.failure}")  # by every rank: each may have an artefact of its own
     if failed:
         raise typer.Exit(1)
 
@@ -125,26 +131,63 @@ def bench(
     record: Annotated[bool, typer.Option(help="Write records into the ledger.")] = True,
     json: Json = False,
 ) -> None:
-    """Time candidates against the control, peers and the read floor, in one run on one GPU."""
+    """Time candidates against the control, peers and the read floor; ranks under torchrun, a GPU each."""
     from kernwright.evidence.commands import BenchRequest, run_bench
+    from kernwright.evidence.outcome import Skipped
+    from kernwright.evidence.ranks import speaks
 
     request = BenchRequest(workloads, candidate, peer, against, groups, replays, record)
     inexact = []
     documents = []
     for result in run_bench(open_workspace(), request, quiet=json):
+        if isinstance(result, Skipped):
+            console.complain(f"skipped: {result.reason}")
+            continue
         inexact += [record.reason for record in result.records if not record.exactness.exact]
         documents.append(result.to_json())
         if json:
             continue
-        console.print_bars(f"{result.workload} on {result.device}, scope {result.scope}", result.bars())
+        console.print_bars(result.title, result.bars())
         for line in result.lines():
             console.say(line)
-    if json:
+    if json and speaks():
         console.print_json(documents)
     for reason in inexact:
         console.complain(f"failed: {reason}")
     if inexact:
         raise typer.Exit(1)
+
+
+def tune(
+    workloads: Workloads = [],  # noqa: B006
+    groups: Annotated[int, typer.Option(min=1, help="Valid groups wanted at each payload.")] = 7,
+    replays: Annotated[int, typer.Option(min=1, help="Graph replays behind one sample.")] = 10,
+    out: Annotated[Path, typer.Option(help="Folder for the measured curves.")] = Path("figures"),
+    write: Annotated[bool, typer.Option(help="Write the thresholds into the spec file.")] = True,
+    json: Json = False,
+) -> None:
+    """Measure where one route overtakes another on this machine's GPUs; start it with torchrun, a GPU a rank."""
+    from kernwright.evidence.commands import TuneRequest, run_tune
+    from kernwright.evidence.ranks import speaks
+
+    request = TuneRequest(workloads, groups, replays, out, write)
+    documents = []
+    for tuned, curve in run_tune(open_workspace(), request, quiet=json):
+        documents.append(tuned.to_json())
+        if json:
+            continue
+        title = f"{tuned.workload} on {tuned.device}, microseconds a call"
+        console.print_table(title, ("bytes", *tuned.curve.times, "taken"), tuned.rows())
+        begins = ", ".join(
+            f"{route} from {begin}" for route, begin in tuned.crossings.begins.items() if begin
+        )
+        console.say(
+            f"{begins or 'one route for all'}; {tuned.crossings.loss:.1%} over the fastest; curve in {curve}"
+        )
+    if json and speaks():
+        console.print_json(documents)
+    elif write and documents:
+        console.say("the spec files have new thresholds; run `kernwright generate`")
 
 
 @ledger_app.command("show")
@@ -196,4 +239,5 @@ def register(app: typer.Typer) -> None:
     app.command()(verify)
     app.command()(fuzz)
     app.command()(bench)
+    app.command()(tune)
     app.add_typer(ledger_app, name="ledger")

@@ -20,13 +20,16 @@ import pstats
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from kernwright.generated import dispatch
-from kernwright.runtime import Device, plan
+from kernwright.runtime import Device, loader, plan
 from kernwright.runtime import dispatch as dispatching
+from kernwright.runtime.device import current
+from kernwright.runtime.launch import Sequenced
 from kernwright.runtime.reference import hyper_connection
 from kernwright.runtime.table import Kernel
 
@@ -89,6 +92,27 @@ def ours(device: str) -> dict[str, Callable[[], object]]:
     }
 
 
+def launchers() -> dict[str, Callable[[], object]]:
+    """The launching alone, by CuPy's driver module and by `cuLaunchKernelEx`, three times the same small kernel."""
+    arguments = tensors("cuda")
+    combining = (*arguments[:3], None, None, None)
+    combine = dispatch.hyper_connection.plan(*combining, kind="combine")
+    chosen = combine.selection.chosen if combine.selection else None
+    assert chosen is not None
+    kernel = chosen.candidate.kernels[chosen.candidate.steps["combine"][0]]
+    module = loader.load(dispatch.TABLE.root, chosen.build, chosen.arch, current(torch.device("cuda", 0)))
+    x = combine(*combining)[0]
+    keep.extend((*arguments, x))
+    named = dict(zip(("residual", "block", "injection", "x"), (*arguments[:3], x), strict=True))
+    pointers = [named[name].data_ptr() for name in kernel.args]
+    stream = torch.cuda.current_stream().cuda_stream
+    found: dict[str, Callable[[], object]] = {}
+    for name, programmatic in (("launchKernel x 3", False), ("cuLaunchKernelEx x 3", True)):
+        sequence = Sequenced(module, [replace(kernel, programmatic=programmatic)] * 3, kernel.args)
+        found[name] = lambda sequence=sequence: sequence(pointers, stream)
+    return found
+
+
 def others(device: str) -> dict[str, Callable[[], object]]:
     """What torch itself costs, and launchers of others that are installed here."""
     library: Any = torch.library.Library("kernwright_call_cost", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -103,7 +127,7 @@ def others(device: str) -> dict[str, Callable[[], object]]:
         "torch.add_": lambda: one.add_(1.0),
     }
     if device == "cuda":
-        found |= cupy_launch(one) | triton_launch(one)
+        found |= launchers() | cupy_launch(one) | triton_launch(one)
     return found
 
 

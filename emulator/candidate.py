@@ -1,22 +1,30 @@
-"""A candidate of the dispatch table as launches: its kernels for one kind of the op, on given tensors."""
+"""A candidate of the dispatch table as launches: its kernels for one kind of the op, on given tensors.
+
+Ranks that talk over a channel get launches of their own, one after the other on each rank, as on as many GPUs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from ..runtime.loader import source_text
 from ..runtime.plan import TIMEOUT_NS
-from ..runtime.request import ITEM_BYTES, Signature
+from ..runtime.request import ITEM_BYTES, Signature, pointers
 from ..runtime.request import Buffer as Tensor
-from ..runtime.table import Candidate, Kernel
+from ..runtime.table import Candidate
 from .build import Variant, compile_text
 from .launch import Argument, Array, Buffer, Launch, run
 from .report import Fault
 from .schedule import Schedule
+
+CHANNELS, RANK_BASE = "channels", "rank_base"
+"""Arguments of kernels that talk: the ranks' memory, and the first rank of a launch."""
+NOBODY = Buffer("another rank's tensor", np.zeros(1, np.uint8), "in")
+"""What the pointers of other ranks lead to in a launch of one rank."""
 
 
 @dataclass(frozen=True)
@@ -24,18 +32,17 @@ class Program:
     """Launches, with the buffers that they use by name."""
 
     launches: tuple[Launch, ...]
-    buffers: Mapping[str, Buffer]
+    buffers: Mapping[str, tuple[Buffer, ...]]
+    """A buffer for each rank."""
     outputs: tuple[str, ...]
     """What the op returns; everything else that the launches write is intermediate."""
-    peers: tuple[Mapping[str, Buffer], ...] = ()
-    """The buffers of the other ranks, by name; `buffers` are those of rank 0."""
 
     def expect(self, tensors: Mapping[str, Array]) -> dict[Buffer, Array]:
-        """Those of `tensors` that the launches write, on every rank, as `check` and `fuzz` take them."""
+        """Those of `tensors` that the launches write, as `check` and `fuzz` take them."""
         return {
-            buffer: tensors[name]
-            for buffers in (self.buffers, *self.peers)
-            for name, buffer in buffers.items()
+            buffer: _share(tensors[name], buffer.array.nbytes, rank)
+            for name, buffers in self.buffers.items()
+            for rank, buffer in enumerate(buffers)
             if buffer.access != "in" and name in tensors
         }
 
@@ -57,17 +64,19 @@ def candidate_program(
     signature: Signature,
     tensors: Mapping[str, Array],
     variant: Variant = "plain",
+    *,
+    channels: Sequence[Array] = (),
     constants: Mapping[str, bytes] | None = None,
-    channel_bytes: int = 0,
 ) -> Program:
-    """The launches of `candidate` for one kind of its op, on every rank if its kernels talk to peers.
+    """The launches of `candidate` for one kind of its op.
 
     Args:
         root: folder of the dispatch module (`Table.root`).
-        signature: the op's tensors for that kind (`Operator.request_for(fields, kind).signature`).
-        tensors: the inputs by name, as arrays of bits (uint16 for float16 and bfloat16); the same on every rank.
-        constants: arguments that aren't tensors (`Request.constants`).
-        channel_bytes: size of a rank's channel (`Workload.channel["size"]`).
+        signature: the op's tensors for that kind as one rank has them (`Signature.of_one_rank`).
+        tensors: the inputs by name, as arrays of bits (uint16 for float16 and bfloat16); those of all ranks one after
+            the other, or one that all ranks share.
+        channels: what each rank's memory of the channel holds before the call; empty where nothing is exchanged.
+        constants: arguments that follow from the call (`Request.constants`).
 
     Raises:
         ValueError: a tensor is missing or has the wrong size.
@@ -77,68 +86,51 @@ def candidate_program(
     build = candidate.builds[arch]
     kernel = compile_text(source_text(root, build), Path(build.source).name, variant)
     kernels = [candidate.kernels[name] for name in candidate.steps[kind]]
-    given = {name: np.void(value) for name, value in (constants or {}).items()}
-    given["timeout_ns"] = np.void(TIMEOUT_NS.to_bytes(8, "little"))
-    channels = tuple(
-        Buffer.inout("channel", np.zeros(channel_bytes, np.uint8), rank) for rank in range(_ranks(candidate))
-    )
-    launches: list[Launch] = []
-    ranks = []
-    for rank in range(max(1, len(channels))):
-        buffers = _buffers(candidate, kernels, signature, tensors, rank)
-        arguments: dict[str, Argument] = {
-            **given,
-            "channels": channels,
-            "rank_base": np.uint32(rank),
-            **buffers,
-        }
-        launches += [
-            Launch(
-                kernel,
-                step.symbol,
-                step.grid,
-                step.block,
-                tuple(arguments[name] for name in step.args),
-                step.shared_bytes,
-                rank,
-                programmatic=step.programmatic,
-            )
-            for step in kernels
-        ]
-        ranks.append(buffers)
-    return Program(
-        tuple(launches), ranks[0], tuple(tensor.name for tensor in signature.outputs), tuple(ranks[1:])
-    )
-
-
-def _ranks(candidate: Candidate) -> int:
-    """Ranks whose channels the kernels take; 0 where they talk to nobody."""
-    kind = candidate.arguments.get("channels", "pointers[0]")
-    return int(kind.removeprefix("pointers[").removesuffix("]"))
-
-
-def _buffers(
-    candidate: Candidate,
-    kernels: Sequence[Kernel],
-    signature: Signature,
-    tensors: Mapping[str, Array],
-    rank: int,
-) -> dict[str, Buffer]:
     outputs = {tensor.name: tensor for tensor in signature.outputs}
-    scratch = {name: Tensor(name, *what) for name, what in candidate.scratch.items()}
-    if "tokens" in candidate.arguments:  # room for those that there are: a store behind them is then found
-        tokens = signature.inputs[0].shape[0]
-        scratch = {
-            name: replace(tensor, shape=(tokens, *tensor.shape[1:])) for name, tensor in scratch.items()
-        }
-    buffers = {tensor.name: _given(tensor, tensors.get(tensor.name), rank) for tensor in signature.inputs}
-    buffers |= {name: _kept(Tensor(name, *what), rank) for name, what in candidate.state.items()}
+    stored = {**{name: Tensor(name, *what) for name, what in candidate.scratch.items()}, **outputs}
+    scalars: dict[str, np.generic] = {name: np.void(value) for name, value in (constants or {}).items()}
+    scalars |= {name: np.uint64(TIMEOUT_NS) for name in candidate.arguments if name == "timeout_ns"}
+    ranks = range(max(1, len(channels)))
+    buffers: dict[str, tuple[Buffer, ...]] = {
+        tensor.name: tuple(_given(tensor, tensors.get(tensor.name), rank, len(ranks)) for rank in ranks)
+        for tensor in signature.inputs
+    }
+    if channels:
+        buffers[CHANNELS] = tuple(
+            Buffer("channel", array, "inout", rank) for rank, array in enumerate(channels)
+        )
+    for name, what in candidate.state.items():
+        buffers[name] = tuple(_kept(Tensor(name, *what), rank) for rank in ranks)
     for name in dict.fromkeys(name for kernel in kernels for name in kernel.args):
-        if name not in buffers and name not in candidate.arguments:
-            tensor = outputs.get(name) or scratch[name]
-            bits = np.empty(tensor.shape, _bits(tensor.dtype))
-            buffers[name] = Buffer(name, bits, "out", rank, (), tensor.dtype)
-    return buffers
+        if name not in buffers and name not in scalars and name != RANK_BASE:
+            buffers[name] = tuple(_stored(stored[name], rank) for rank in ranks)
+
+    def argument(name: str, rank: int) -> Argument:
+        if name == RANK_BASE:
+            return np.uint32(rank)
+        if name in scalars:
+            return scalars[name]
+        if name == CHANNELS:
+            return buffers[CHANNELS]
+        length = pointers(candidate.arguments.get(name, ""))
+        # A launch of one rank has one pointer; whoever follows another of the struct leaves his memory.
+        return (buffers[name][rank], *[NOBODY] * (length - 1)) if length else buffers[name][rank]
+
+    launches = tuple(
+        Launch(
+            kernel,
+            step.symbol,
+            step.grid,
+            step.block,
+            tuple(argument(name, rank) for name in step.args),
+            step.shared_bytes,
+            rank=rank,
+            programmatic=step.programmatic,
+        )
+        for rank in ranks
+        for step in kernels
+    )
+    return Program(launches, buffers, tuple(outputs))
 
 
 def run_candidate(
@@ -150,30 +142,42 @@ def run_candidate(
     tensors: Mapping[str, Array],
     schedule: Schedule = Schedule(),  # noqa: B008
 ) -> CandidateRun:
-    """Run a candidate once; arguments and errors as `candidate_program`."""
+    """Run a candidate that exchanges nothing once; arguments and errors as `candidate_program`."""
     program = candidate_program(root, candidate, arch, kind, signature, tensors)
     outcome = run(program.launches, schedule)
-    stored = {name: outcome.arrays[b] for name, b in program.buffers.items() if b in outcome.arrays}
+    stored = {buffer.name: array for buffer, array in outcome.arrays.items()}
     outputs = {name: stored.pop(name) for name in program.outputs}
     return CandidateRun(outputs, stored, outcome.fault)
 
 
-def _given(tensor: Tensor, array: Array | None, rank: int) -> Buffer:
+def _given(tensor: Tensor, array: Array | None, rank: int, ranks: int) -> Buffer:
     if array is None:
         raise ValueError(
             f"{tensor.name} is missing; the op takes it as {tensor.dtype} of shape {tensor.shape}."
         )
-    if array.nbytes != tensor.nbytes:
+    if array.nbytes not in (tensor.nbytes, ranks * tensor.nbytes):
         raise ValueError(
             f"{tensor.name} has {array.nbytes} bytes; {tensor.dtype} of shape {tensor.shape} has {tensor.nbytes}."
         )
-    bits = np.ascontiguousarray(array).view(_bits(tensor.dtype))
+    bits = np.ascontiguousarray(_share(array, tensor.nbytes, rank)).view(_bits(tensor.dtype))
     return Buffer(tensor.name, bits, "in", rank, (), tensor.dtype)
+
+
+def _share(array: Array, nbytes: int, rank: int) -> Array:
+    """A rank's part of the tensors of all ranks; all of it where it has no more than one rank's."""
+    if array.nbytes <= nbytes:
+        return array
+    count = nbytes // array.itemsize
+    return array.reshape(-1)[rank * count : (rank + 1) * count]
 
 
 def _kept(tensor: Tensor, rank: int) -> Buffer:
     """What kernels keep between calls, as it is before the first."""
     return Buffer(tensor.name, np.zeros(tensor.shape, _bits(tensor.dtype)), "inout", rank, (), tensor.dtype)
+
+
+def _stored(tensor: Tensor, rank: int) -> Buffer:
+    return Buffer(tensor.name, np.empty(tensor.shape, _bits(tensor.dtype)), "out", rank, (), tensor.dtype)
 
 
 def _bits(dtype: str) -> np.dtype[np.unsignedinteger]:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import console
 from ..generator import ledger_folder, plan_generation
 from ..generator.build import builds
 from ..ledger import Record, read_records, stale, stale_rows_of, write_record
+from ..runtime.table import Workload
 from ..specs import Workspace
 from .bench import Options, bench
+from .cells import cells
 from .fuzz import FuzzResult, fuzz_workload
-from .health import monitor
-from .outcome import Bench
-from .ranks import job
-from .session import Session, gpu
-from .subject import subject_of
+from .health import Monitor, monitor
+from .outcome import Bench, Skipped
+from .places import absence, place_of
+from .ranks import Job, job
+from .session import NotHere, Session, gpu
+from .subject import NoSubject, subject_of
 from .timing import Pace
-from .verify import Verification, Wanted, chosen_builds, verify
+from .tune import Tuned, steps, tune, write, write_curve
+from .verify import Verification, Wanted, chosen_builds, skipped, verify
+
+if TYPE_CHECKING:
+    import torch
 
 FAILURES = Path("failures")
 """Where failed comparisons leave their artefacts, below the current folder."""
@@ -45,6 +52,7 @@ def run_verify(
     Raises:
         UnknownPlace: `on` is neither.
         NoGpu: there is no GPU here.
+        NotHere: nothing of it can be verified here; what else can't be is among the results, and says why.
         NothingToVerify: the filters leave nothing.
     """
     if on not in ("cuda", "emulator"):
@@ -55,19 +63,64 @@ def run_verify(
     results: list[Verification] = []
     total = sum(len(workload.candidates) for workload in chosen)
     with console.progress("verifying", total, quiet=quiet) as advance:
-        for workload in chosen:
-            subject = subject_of(session.family(workload))
-            if on == "cuda":
-                found = verify(
-                    session.dispatch, subject, workload, gpu(), wanted, FAILURES, lambda _r: advance()
-                )
-            else:
-                from .verify_emulated import verify_emulated
-
-                found = verify_emulated(
-                    session.dispatch, subject, workload, wanted, FAILURES, lambda _r: advance()
-                )
+        verified = (
+            _on_cuda(session, chosen, wanted, advance)
+            if on == "cuda"
+            else _emulated(session, chosen, wanted, advance)
+        )
+        for found in verified:
             results += found
+    return _something(results)
+
+
+def _emulated(
+    session: Session, chosen: Sequence[Workload], wanted: Wanted, advance: Callable[[], None]
+) -> Iterator[list[Verification]]:
+    from .verify_emulated import ON_EMULATOR, verify_emulated
+
+    for workload in chosen:
+        try:
+            subject = subject_of(session.family(workload))
+        except NoSubject as error:
+            yield [skipped(workload, str(error), ON_EMULATOR)]
+            continue
+        yield verify_emulated(session.dispatch, subject, workload, wanted, FAILURES, lambda _r: advance())
+
+
+def _on_cuda(
+    session: Session, chosen: Sequence[Workload], wanted: Wanted, advance: Callable[[], None]
+) -> Iterator[list[Verification]]:
+    """By the ranks of the job, or by local ones where this is one process."""
+    device = gpu()
+    with job() as ours:
+        for workload in chosen:
+            try:
+                subject = subject_of(session.family(workload))
+            except NoSubject as error:
+                yield [skipped(workload, str(error))]
+                continue
+            reason = absence(workload, ours, together=False)
+            if reason is not None:
+                yield [skipped(workload, reason)]
+                continue
+            with place_of(session.dispatch, workload, device, ours) as place:
+                reason = place.obstacle(workload)
+                if reason is not None:
+                    yield [skipped(workload, reason)]
+                else:
+                    yield verify(
+                        session.dispatch, subject, workload, place, wanted, FAILURES, lambda _r: advance()
+                    )
+
+
+def _something(results: list[Verification]) -> list[Verification]:
+    """The results, if something was run.
+
+    Raises:
+        NotHere: all were skipped.
+    """
+    if results and all(result.skipped for result in results):
+        raise NotHere("; ".join(dict.fromkeys(result.skipped for result in results)))
     return results
 
 
@@ -113,13 +166,15 @@ class BenchRequest:
     record: bool
 
 
-def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> Iterator[Bench]:
-    """Bench workload after workload; a record is written as soon as it is made.
+def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> Iterator[Bench | Skipped]:
+    """Bench workload after workload, part after part; a record is written as soon as it is made.
 
-    Under `torchrun` every rank takes the GPU of its local rank, and only rank 0 writes and gives results.
+    Under `torchrun` every rank takes the GPU of its local rank, and only rank 0 writes and gives results; unless
+    workloads are named, those of as many ranks are benched.
 
     Raises:
         NoGpu: there is no GPU here.
+        NotHere: nothing of it can be timed here.
         HealthUnknown, GpuBusy: see `health.monitor`.
         LedgerRefused: a record can't be written.
     """
@@ -131,30 +186,119 @@ def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> It
         failures=FAILURES,
         against=request.against,
     )
-
-    def keep(record: Record) -> None:
-        write_record(ledger_folder(workspace), record)
-
+    timed, reasons = 0, []
     with job() as ours, monitor(device, ours.pids) as watch:
         for workload in session.workloads(request.workloads):
-            subject = subject_of(session.family(workload))
-            with console.progress(
-                f"timing {workload.label}", len(workload.candidates), quiet=quiet
-            ) as advance:
-                result = bench(
+            if ours.size > 1 and not request.workloads and not workload.channel:
+                continue
+            for result in _benched(session, workload, device, ours, watch, options, request, quiet=quiet):
+                timed += isinstance(result, Bench)
+                if isinstance(result, Skipped):
+                    reasons.append(result.reason)
+                if not ours.rank:  # rank 0 speaks for all: every sample was the slowest rank's
+                    yield result
+    if not timed:
+        raise NotHere("; ".join(dict.fromkeys(reasons)) or "no workload has as many ranks as this job")
+
+
+def _benched(
+    session: Session,
+    workload: Workload,
+    device: torch.device,
+    ours: Job,
+    watch: Monitor,
+    options: Options,
+    request: BenchRequest,
+    *,
+    quiet: bool,
+) -> Iterator[Bench | Skipped]:
+    """The cells of one workload."""
+
+    def keep(record: Record) -> None:
+        write_record(ledger_folder(session.generation.workspace), record)
+
+    try:
+        subject = subject_of(session.family(workload))
+    except NoSubject as error:
+        yield Skipped(workload.label, str(error))
+        return
+    reason = absence(workload, ours, together=True)
+    if reason is not None:
+        yield Skipped(workload.label, reason)
+        return
+    with place_of(session.dispatch, workload, device, ours) as place:
+        reason = place.obstacle(workload)
+        if reason is not None:
+            yield Skipped(workload.label, reason)
+            return
+        for cell in cells(workload, place, place.here.name):
+            named = [entry for entry in workload.candidates if entry.name in request.candidates]
+            if named and not any(cell.admits(entry) for entry in named):
+                continue
+            title = f"timing {workload.label} {cell.title(workload)}".rstrip()
+            with console.progress(title, len(workload.candidates), quiet=quiet) as advance:
+                yield bench(
                     session.dispatch,
                     subject,
                     workload,
                     session.identities(workload),
-                    device,
+                    cell,
                     watch,
                     request.candidates,
                     options,
                     lambda _name: advance(),  # called while this iteration lasts
                     keep=keep if request.record and not ours.rank else lambda _record: None,
                 )
-            if not ours.rank:  # rank 0 speaks for all: every sample was the slowest rank's
-                yield result
+
+
+@dataclass(frozen=True)
+class TuneRequest:
+    """The words of a `tune` command."""
+
+    workloads: Sequence[str]
+    groups: int
+    replays: int
+    out: Path
+    """Folder for the curves."""
+    write: bool
+    """Whether the spec file gets the thresholds."""
+
+
+def run_tune(workspace: Workspace, request: TuneRequest, *, quiet: bool) -> Iterator[tuple[Tuned, Path]]:
+    """Tune workload after workload, under `torchrun` with a GPU a rank; gives each with the file of its curve.
+
+    Raises:
+        NoGpu: there is no GPU here.
+        NotHere: a workload that was named can't be tuned here, or none can.
+        HealthUnknown, GpuBusy: see `health.monitor`.
+        SpecError: the spec file doesn't take the thresholds.
+    """
+    session = Session.open(workspace)
+    device = gpu()
+    pace = Pace(request.groups, request.replays, 2 * request.groups)
+    chosen = [entry for entry in session.workloads(request.workloads) if request.workloads or entry.parts]
+    reasons: list[str] = []
+    tuned = 0
+    with job() as ours, monitor(device, ours.pids) as watch:
+        for workload in chosen:
+            reason = absence(workload, ours, together=True)
+            if reason is not None:
+                reasons.append(reason)
+                continue
+            subject = subject_of(session.family(workload))
+            with (
+                place_of(session.dispatch, workload, device, ours) as place,
+                console.progress(f"tuning {workload.label}", steps(workload), quiet=quiet) as advance,
+            ):
+                found = tune(session.dispatch, subject, workload, place, watch, pace, advance)
+            tuned += 1
+            if not ours.rank:
+                curve = write_curve(request.out, found)
+                if request.write:
+                    write(session.path_of(workload), found)
+                yield found, curve
+    if not tuned:
+        raise NotHere("; ".join(dict.fromkeys(reasons)) or "no workload of this workspace has thresholds")
 
 
 def stale_rows(workspace: Workspace) -> list[dict[str, Any]]:

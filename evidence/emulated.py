@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..emulator import Program, candidate_program
 from ..emulator.check import Expected
 from ..runtime.dispatch import Dispatch
 from ..runtime.table import Candidate, Workload
-from .subject import Case, Subject
+from .subject import Case, ChannelSubject, Subject, in_channel
+from .tensors import bits_of
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +34,7 @@ class EmulatedCase:
 def emulated(
     dispatch: Dispatch, subject: Subject, workload: Workload, candidate: Candidate, arch: str, case: Case
 ) -> EmulatedCase:
-    """Compile a candidate for the CPU and give it a case's inputs.
+    """Compile a candidate for the CPU and give it a case's inputs; ranks get a channel with their earlier calls.
 
     Raises:
         CompilerMissing, CompileFailed, TextUnsupported: as `emulator.compile_text`.
@@ -38,18 +42,35 @@ def emulated(
     import torch
 
     inputs = subject.tensors(workload, case, torch.device("cpu"))
-    bits = {
-        name: tensor.contiguous().view(torch.int16).numpy().view("uint16") for name, tensor in inputs.items()
-    }
-    request = dispatch.request(workload, case.kind)
+    bits = bits_of(inputs)
+    request = dispatch.request(workload, case.kind, case.at)
+    ranks = int(str(workload.fields.get("world_size", 1))) if candidate.capabilities else 1
+    signature = request.signature.of_one_rank(candidate.arguments, ranks)
+    placed = in_channel(workload, {buffer.name for buffer in signature.inputs}, bits)
     program = candidate_program(
         dispatch.table.root,
         candidate,
         arch,
         case.kind,
-        request.signature,
+        signature,
         bits,
+        channels=_channels(subject, workload, case, ranks, placed) if candidate.capabilities else (),
         constants=request.constants,
-        channel_bytes=workload.channel.get("size", 0),
     )
     return EmulatedCase(program, program.expect(subject.expected(workload, case, bits)), inputs)
+
+
+def _channels(
+    subject: Subject, workload: Workload, case: Case, ranks: int, placed: Mapping[str, NDArray[Any]]
+) -> list[NDArray[np.uint8]]:
+    """The memory of every rank before the call."""
+    memory = np.zeros((ranks, workload.channel["size"]), np.uint8)
+    if isinstance(subject, ChannelSubject):
+        call = subject.call_before(case)
+        if call is not None:
+            subject.after_call(workload, call, memory.view(np.int32))
+    for name, values in placed.items():
+        begin = workload.channel[name]
+        flat = values.reshape(ranks, -1).view(np.uint8)
+        memory[:, begin : begin + flat.shape[1]] = flat
+    return list(memory)

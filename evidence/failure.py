@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     import torch
 
 
+CASE = ("kind", "inputs", "seed", "at")
+"""What of a case says which inputs it has."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """A candidate that stored a wrong value."""
@@ -36,19 +40,21 @@ class Failure:
 
 
 def leave(folder: Path, failure: Failure, inputs: Mapping[str, torch.Tensor]) -> Path:
-    """Write `failure.json` and the inputs' bits (`inputs.npz`, 16-bit words for 16-bit dtypes).
+    """Write `failure.json` and the inputs' bits (`inputs.npz`, integers of the dtype's width).
 
     Returns:
         The folder of this failure, new for every call.
     """
     import numpy as np
-    import torch
+
+    from .tensors import words
 
     stem = f"{failure.workload}-{failure.candidate}-{failure.arch}".replace("/", "-")
     place = _new_folder(folder, stem)
-    words = {name: tensor.cpu().contiguous().view(torch.int16).numpy() for name, tensor in inputs.items()}
-    np.savez(place / "inputs.npz", **words)  # type: ignore[arg-type]  # names are the family's own
-    document = {**asdict(failure), "command": failure.command}
+    bits = {name: words(tensor.cpu().contiguous()).numpy() for name, tensor in inputs.items()}
+    np.savez(place / "inputs.npz", **bits)  # type: ignore[arg-type]  # names are the family's own
+    case = {key: value for key, value in asdict(failure.case).items() if key in CASE and value is not None}
+    document = {**asdict(failure), "case": case, "command": failure.command}
     (place / "failure.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return place
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from ..emulator import Schedule, find_races, fuzz
 from ..runtime.dispatch import Dispatch
 from ..runtime.table import Candidate, Workload
 from .emulated import emulated
-from .subject import Case, Subject
+from .subject import Case, Subject, serves
 from .verify import Wanted, chosen_builds
 from .verify_emulated import essential
 
@@ -61,18 +61,27 @@ def fuzz_workload(
         TooLarge: ThreadSanitizer can't hold so many threads; take a miniature workload.
         CompilerMissing: no host compiler is installed.
     """
-    cases = [case for case in essential(subject.cases(workload)) if case.inputs == "normal"]
+    cases = essential(subject.cases(workload))
     results = []
     for candidate, arch in chosen_builds(
         workload, Wanted(candidates), lambda entry: [next(iter(entry.builds))]
     ):
-        for case in cases:
+        for case in one_of_each_kind(case for case in cases if serves(workload, candidate, case)):
             result = _fuzz(
                 dispatch, subject, workload, candidate, arch, case, seeds, first, sanitize=sanitize
             )
             on_done(result)
             results.append(result)
     return results
+
+
+def one_of_each_kind(cases: Iterable[Case]) -> list[Case]:
+    """For each kind of the op normal values, or what the kind has instead."""
+    found: dict[str, Case] = {}
+    for case in cases:
+        if case.kind not in found or (case.inputs == "normal" != found[case.kind].inputs):
+            found[case.kind] = case
+    return list(found.values())
 
 
 def _fuzz(

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from ..runtime.plan import Plan
 from ..runtime.table import Workload
-from .subject import Case, Subject
+from .places import Place
+from .subject import Case, Subject, in_channel
+from .tensors import words
 
 if TYPE_CHECKING:
     import torch
@@ -39,11 +41,13 @@ class Mismatch:
     found_bits: int
     expected: float
     expected_bits: int
+    digits: int = 4
+    """Hexadecimal digits of a value."""
 
     def __str__(self) -> str:
         return (
-            f"{self.buffer}{list(self.index)} is {self.found!r} (0x{self.found_bits:04x}), expected "
-            f"{self.expected!r} (0x{self.expected_bits:04x}), case {self.case.name}, {self.how}"
+            f"{self.buffer}{list(self.index)} is {self.found!r} (0x{self.found_bits:0{self.digits}x}), expected "
+            f"{self.expected!r} (0x{self.expected_bits:0{self.digits}x}), case {self.case.name}, {self.how}"
         )
 
 
@@ -77,29 +81,30 @@ Expect = "Callable[[Case, Tensors], Tensors]"
 
 
 def check(
-    plan_of: Callable[[str], Plan],
+    plan_of: Callable[[Case], Plan],
     expected_of: Callable[[Case, Tensors], Tensors],
     subject: Subject,
     workload: Workload,
     cases: Iterable[Case],
-    device: torch.device,
+    place: Place,
 ) -> Gate:
-    """Run all cases eagerly and in a graph that is captured once a kind and replayed with changing inputs.
+    """Run all cases eagerly and in a graph that is captured once a kind and size and replayed with changing inputs.
 
     Args:
-        plan_of: the candidate's plan for a kind.
-        expected_of: what is right.
-        subject, workload, cases, device: where the inputs come from, and go.
+        plan_of: the candidate's plan for a case's kind and size.
+        expected_of: what is right, of all ranks.
+        subject, workload, cases, place: where the inputs come from, and go.
     """
     found = NOTHING
-    replays: dict[str, Replay] = {}
-    for case in cases:
-        plan = plan_of(case.kind)
-        given = subject.tensors(workload, case, device)
-        expected = expected_of(case, given)
-        if case.kind not in replays:
-            replays[case.kind] = Replay(plan, device)
-        replay = replays[case.kind]
+    replay: Replay | None = None
+    last: tuple[str, int | None] | None = None
+    for case in sorted(cases, key=lambda case: (case.kind, case.at or 0)):  # one graph after the other
+        given = subject.tensors(workload, case, place.device)
+        if replay is None or last != (case.kind, case.at):
+            replay = Replay(plan_of(case), place, workload)
+            last = case.kind, case.at
+        expected = replay.shares(expected_of(case, given))
+        place.begin(subject, workload, case)
         for how, run in (("eager", replay.eager), ("graph", replay.graph)):
             result = compare(case, how, run(given), expected)
             damage = intact(case, how, *replay.left_alone(given))
@@ -113,11 +118,12 @@ def check(
 class Replay:
     """A plan with buffers of its own, and a graph of it."""
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan, place: Place, workload: Workload) -> None:
         """Allocate, run once, capture."""
         import torch
 
-        self._plan = plan
+        self._plan, self._place, self._workload = plan, place, workload
+        device = place.device
         self._inputs = {buffer.name for buffer in plan.signature.inputs}
         self._slabs = {
             buffer.name: torch.empty(buffer.nbytes + 2 * BORDER, dtype=torch.uint8, device=device)
@@ -139,6 +145,14 @@ class Replay:
         with torch.cuda.graph(self._graph, stream=stream):
             plan.run(self._buffers)
 
+    def shares(self, expected: Tensors) -> Tensors:
+        """Of the answer for all ranks, what this process must hold, by buffer."""
+        return {
+            name: self._place.share(expected[name], buffer.numel() * buffer.element_size()).view_as(buffer)
+            for name, buffer in self._buffers.items()
+            if name in expected
+        }
+
     def eager(self, given: Tensors) -> Tensors:
         """Launch on new inputs; gives every buffer that the kernels may write."""
         self._prepare(given)
@@ -159,7 +173,7 @@ class Replay:
         expected: dict[str, torch.Tensor] = {}
         for name in self._inputs:
             found[f"input {name}"] = self._buffers[name].view(torch.int16)
-            expected[f"input {name}"] = given[name].view_as(self._buffers[name]).view(torch.int16)
+            expected[f"input {name}"] = self._given(name, given).view(torch.int16)
         for name, slab in self._slabs.items():
             for place, border in (("before", slab[:BORDER]), ("behind", slab[-BORDER:])):
                 found[f"memory {place} {name}"] = border.view(torch.int16)
@@ -172,9 +186,15 @@ class Replay:
             poison(slab[-BORDER:])
         for name, buffer in self._buffers.items():
             if name in self._inputs:
-                buffer.copy_(given[name].view_as(buffer))
+                buffer.copy_(self._given(name, given))
             else:
                 poison(buffer)
+        for name, values in in_channel(self._workload, self._inputs, given).items():
+            self._place.write(self._workload, name, values)
+
+    def _given(self, name: str, given: Tensors) -> torch.Tensor:
+        buffer = self._buffers[name]
+        return self._place.share(given[name], buffer.numel() * buffer.element_size()).view_as(buffer)
 
     def _stored(self) -> Tensors:
         return {name: buffer for name, buffer in self._buffers.items() if name not in self._inputs}
@@ -203,11 +223,11 @@ def compare(case: Case, how: str, found: Tensors, expected: Tensors) -> Gate:
 def intact(case: Case, how: str, found: Tensors, expected: Tensors) -> Gate:
     """Count words that were written although nobody may: as integers, whatever they would mean as numbers."""
     count, first = 0, None
-    for name, words in found.items():
-        wrong = words != expected[name]
+    for name, held in found.items():
+        wrong = held != expected[name]
         here = int(wrong.sum())
         if here and first is None:
-            first = _mismatch(case, how, name, words, expected[name], wrong)
+            first = _mismatch(case, how, name, held, expected[name], wrong)
         count += here
     return Gate(0, 0, count, first)
 
@@ -215,20 +235,14 @@ def intact(case: Case, how: str, found: Tensors, expected: Tensors) -> Gate:
 def differing(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     """Where bits differ; a NaN equals any NaN, unless it is the poison; -0.0 isn't +0.0."""
     expected = expected.reshape(found.shape)
-    bits = _bits(found)
+    bits = words(found)
     poisoned = bits == int.from_bytes(POISON.to_bytes(2, "little") * (found.element_size() // 2), "little")
-    return (bits != _bits(expected)) & ~(found.isnan() & expected.isnan() & ~poisoned)
+    return (bits != words(expected)) & ~(found.isnan() & expected.isnan() & ~poisoned)
 
 
 def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
     """Whether all tensors have the same bits."""
     return all(not bool(differing(one, other).any()) for one, other in zip(found, expected, strict=True))
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    import torch
-
-    return tensor.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
 def _mismatch(
@@ -243,7 +257,8 @@ def _mismatch(
         name,
         index,
         float(found[index]),
-        int(_bits(found)[index]) & mask,
+        int(words(found)[index]) & mask,
         float(expected[index]),
-        int(_bits(expected)[index]) & mask,
+        int(words(expected)[index]) & mask,
+        2 * found.element_size(),
     )

@@ -11,6 +11,15 @@ from .subject import Scope
 
 
 @dataclass(frozen=True)
+class Skipped:
+    """A workload that wasn't timed."""
+
+    workload: str
+    reason: str
+    """In a sentence."""
+
+
+@dataclass(frozen=True)
 class Bench:
     """Outcome for one workload; every time is milliseconds of one run of the chain."""
 
@@ -29,6 +38,14 @@ class Bench:
     """What each candidate's comparison with an external control came to, by the ledger's rule."""
     notes: tuple[str, ...] = ()
     """What wasn't timed, and why."""
+    part: str = ""
+    """What of the workload's interval was timed, in words."""
+
+    @property
+    def title(self) -> str:
+        """Workload, part, device and scope."""
+        what = f"{self.workload}, {self.part}," if self.part else self.workload
+        return f"{what} on {self.device}, scope {self.scope}"
 
     def bars(self) -> dict[str, float]:
         """Medians, fastest first; a candidate's over its valid groups."""
@@ -57,6 +74,7 @@ class Bench:
         """Medians and verdicts; the samples are in the records."""
         return {
             "workload": self.workload,
+            "part": self.part or None,
             "device": self.device,
             "scope": self.scope,
             "calls": self.calls,

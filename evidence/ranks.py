@@ -23,23 +23,38 @@ class Job:
     """The processes that measure together."""
 
     rank: int
+    size: int
+    """How many there are."""
     pids: frozenset[int]
     """Process IDs of all ranks: not foreign to one another."""
+
+
+def in_job() -> bool:
+    """Whether `torchrun` started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ  # WORLD_SIZE alone is set by many a cluster
+
+
+def speaks() -> bool:
+    """Whether this process prints what its job found: rank 0 does, and who has no peers."""
+    return not in_job() or os.environ.get("RANK") == "0"
 
 
 @contextmanager
 def job() -> Iterator[Job]:
     """Join the job of `torchrun`, where this process was started by it; else be one alone."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:  # WORLD_SIZE alone is set by many a cluster
-        yield Job(0, frozenset({os.getpid()}))
+    if not in_job():
+        yield Job(0, 1, frozenset({os.getpid()}))
         return
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("gloo")
+    # A multicast object is a resource of the whole host, and nothing measured here needs one.
+    os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
+    os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+    dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         pids = _gathered(torch.tensor([os.getpid()], dtype=torch.int64))
-        yield Job(dist.get_rank(), frozenset(int(pid) for pid in pids))
+        yield Job(dist.get_rank(), dist.get_world_size(), frozenset(int(pid) for pid in pids))
     finally:
         dist.destroy_process_group()
 
@@ -51,6 +66,15 @@ def slowest(milliseconds: float) -> float:
     if not _several():
         return milliseconds
     return max(float(value) for value in _gathered(torch.tensor([milliseconds], dtype=torch.float64)))
+
+
+def total(number: int) -> int:
+    """The sum of all ranks' numbers."""
+    import torch
+
+    if not _several():
+        return number
+    return sum(int(value) for value in _gathered(torch.tensor([number], dtype=torch.int64)))
 
 
 def agreed(problem: str | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..generator import Generation, plan_generation
@@ -26,6 +27,10 @@ class Drifted(Exception):
 
 class NoGpu(Exception):
     """Something must run on a GPU, and there is none here."""
+
+
+class NotHere(Exception):
+    """Nothing of what was asked for can be measured here."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,10 @@ class Session:
             for build in builds(self.generation)
             if (build.workload.spec, build.workload.workload.label()) == (workload.spec, workload.label)
         }
+
+    def path_of(self, workload: Workload) -> Path:
+        """The spec file of a workload."""
+        return next(spec.path for spec in self.generation.specs if spec.spec.name == workload.spec)
 
     def family(self, workload: Workload) -> Family:
         """The family of a workload."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
 
-from ..runtime.table import Workload
+from ..runtime.table import Candidate, Part, Workload
 from ..specs import Family
 
 if TYPE_CHECKING:
@@ -35,11 +35,16 @@ class Case:
     inputs: str
     """Kind of values."""
     seed: int
+    at: int | None = None
+    """Value of the workload's interval; None where it has none, or its low end is meant."""
+    on_emulator: bool | None = None
+    """Whether the emulator runs it unasked; None leaves that to the rule of `verify_emulated.essential`."""
 
     @property
     def name(self) -> str:
         """As `--case` takes it."""
-        return f"{self.kind}:{self.inputs}:{self.seed}"
+        size = "" if self.at is None else f":{self.at}"
+        return f"{self.kind}:{self.inputs}:{self.seed}{size}"
 
 
 class Chain(Protocol):
@@ -48,6 +53,10 @@ class Chain(Protocol):
     @property
     def scope(self) -> Scope:
         """What a run of it covers."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of the op that its calls are."""
 
     @property
     def calls(self) -> int:
@@ -83,10 +92,36 @@ class Subject(Protocol):
         """The array oracle's answer, outputs and intermediates, as bits, for inputs as bits."""
 
     def chain(self, workload: Workload, device: torch.device, seed: int) -> Chain:
-        """What is timed."""
+        """What is timed; of a workload of several ranks, `ChannelSubject.chain_of_rank` is asked instead."""
 
     def peers(self, workload: Workload) -> Mapping[str, Callable[[Chain], Call]]:
         """What people run today, by name; each is prepared for a chain, which may take seconds."""
+
+
+@runtime_checkable
+class ChannelSubject(Protocol):
+    """What a subject adds whose ranks talk over a channel.
+
+    Its cases hold the tensors of all ranks, the rank as the first dimension; a tensor that all share has none. A
+    tensor that no kernel takes and that is called like a part of the channel's layout lies in that part.
+    """
+
+    def call_before(self, case: Case) -> int | None:
+        """Number of the call that a case's is to follow; None where it may follow any."""
+
+    def after_call(self, workload: Workload, call: int, words: Any) -> None:
+        """Make new channels look as after that call.
+
+        Args:
+            words: int32 `[ranks, size / 4]`, all zeros; NumPy's or torch's, written in place. The ranks are all, or
+                those of this process.
+        """
+
+    def most(self, workload: Workload, candidate: Candidate) -> int:
+        """Largest value of the interval that a candidate could serve, whatever the thresholds say."""
+
+    def chain_of_rank(self, workload: Workload, device: torch.device, seed: int, rank: int, at: int) -> Chain:
+        """What a rank times for the value `at` of the workload's interval."""
 
 
 class NoSubject(Exception):
@@ -109,3 +144,21 @@ def subject_of(family: Family) -> Subject:
             f"time it with; write one that defines SUBJECT (see evidence/subject.py)"
         ) from None
     return cast(Subject, module.SUBJECT)
+
+
+def serves(workload: Workload, candidate: Candidate, case: Case) -> bool:
+    """Whether a candidate is ever asked for a case: on some device, the case's size lies in a part of its route."""
+    if case.at is None or not workload.parts:
+        return True
+    return any(part.route == candidate.route and part.low <= case.at <= part.high for part in workload.parts)
+
+
+def parts_on(workload: Workload, device: str | None) -> tuple[Part, ...]:
+    """The parts of a workload's interval on a device by its name; empty where all of it is one cell."""
+    own = tuple(part for part in workload.parts if part.device == device)
+    return own or tuple(part for part in workload.parts if part.device is None)
+
+
+def in_channel(workload: Workload, taken: set[str], tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors of a case that no kernel takes and that lie in a part of the channel of their name."""
+    return {name: value for name, value in tensors.items() if name not in taken and name in workload.channel}

@@ -8,14 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runtime.device import current, serves
+from ..runtime.device import serves as served_by
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
 from ..runtime.plan import Plan
 from ..runtime.table import Candidate, Workload
 from .failure import Failure, leave
-from .gate import Gate, Replay, check
-from .subject import Case, Subject
+from .gate import NOTHING, Gate, Replay, check
+from .places import Place
+from .ranks import agreed, total
+from .subject import Case, Subject, serves
+from .tensors import as_torch, bits_of
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +45,8 @@ class Verification:
     on: str = ON_CUDA
     cached: bool = False
     """Whether it was remembered from an earlier run on the same sources."""
+    skipped: str = ""
+    """Why nothing was run, in a sentence; empty if something was."""
 
     @property
     def passed(self) -> bool:
@@ -50,8 +55,8 @@ class Verification:
 
     @property
     def failure(self) -> str:
-        """A sentence for people; empty if it passed."""
-        if self.passed:
+        """A sentence for people; empty if it passed, or wasn't run."""
+        if self.passed or self.skipped:
             return ""
         where = f"{self.workload}, candidate {self.candidate}, {self.arch}"
         left = f"; inputs and the command that repeats it are in {self.artefact}" if self.artefact else ""
@@ -72,7 +77,9 @@ class Verification:
             "seconds": round(self.seconds, 3),
             "cached": self.cached,
         }
-        if not self.passed:
+        if self.skipped:
+            document["skipped"] = self.skipped
+        elif not self.passed:
             document |= {"problem": self.problem, "artefact": str(self.artefact)}
         return document
 
@@ -95,7 +102,7 @@ def verify(
     dispatch: Dispatch,
     subject: Subject,
     workload: Workload,
-    device: torch.device,
+    place: Place,
     wanted: Wanted,
     failures: Path,
     on_done: Callable[[Verification], None] = lambda _result: None,
@@ -106,7 +113,7 @@ def verify(
         NothingToVerify: see there.
         LoadError: a build that was named can't be loaded here.
     """
-    here = current(device)
+    here = place.here
     cases = chosen_cases(subject, workload, wanted)
     results = []
     builds = chosen_builds(workload, wanted, lambda candidate: _own(candidate, here.arch))
@@ -114,10 +121,23 @@ def verify(
         if (workload.control, arch) not in builds:  # a candidate that equals a wrong control is wrong
             builds.insert(0, (workload.control, arch))
     for candidate, arch in builds:
-        result = verify_one(dispatch, subject, workload, candidate, arch, device, cases, failures)
+        result = verify_one(dispatch, subject, workload, candidate, arch, place, cases, failures)
         on_done(result)
         results.append(result)
     return results
+
+
+def skipped(workload: Workload, reason: str, on: str = ON_CUDA) -> Verification:
+    """What is said of a workload of which nothing is run."""
+    return Verification(workload.label, "", "", "", NOTHING, (), 0.0, on=on, skipped=reason)
+
+
+def unasked(workload: Workload, candidate: Candidate) -> str:
+    """Why a candidate gets no case."""
+    return (
+        f"no payload of {workload.label} takes route {candidate.route}, by the thresholds of spec {workload.spec}; "
+        f"candidate {candidate.name} has nothing to show"
+    )
 
 
 def chosen_cases(subject: Subject, workload: Workload, wanted: Wanted) -> list[Case]:
@@ -164,80 +184,91 @@ def verify_one(
     workload: Workload,
     candidate: Candidate,
     arch: str,
-    device: torch.device,
+    place: Place,
     cases: Sequence[Case],
     failures: Path | None,
 ) -> Verification:
-    """One candidate's build: the control's against the array oracle, another's against the control."""
-    here = current(device)
-    control = workload.control
-    is_control = candidate is control
-    expected = oracle(subject, workload) if is_control else _control(dispatch, workload, here, device)
+    """One candidate's build: the control's against the array oracle, another's against the control.
+
+    Where thresholds split the workload every candidate is held against the oracle, in its own part. Ranks in several
+    processes look at their own output each, and all come to the same conclusion.
+
+    Raises:
+        LoadError: the build doesn't load; where the ranks share a GPU that doesn't hold them, that is said instead.
+    """
+    own = [case for case in cases if serves(workload, candidate, case)]
+    told = Verification(workload.label, candidate.name, arch, "", NOTHING, (), 0.0)
+    if not own:
+        return replace(told, skipped=unasked(workload, candidate))
+    by_oracle = candidate is workload.control or bool(workload.parts)
+    against = "array oracle" if by_oracle else f"control {workload.control.name}"
+    told = replace(told, against=against, seeds=tuple(sorted({case.seed for case in own})))
+    here = place.here
+    expected = oracle(subject, workload) if by_oracle else _control(dispatch, workload, here, place)
     start = time.perf_counter()
-    gate = check(
-        lambda kind: dispatch.plan_for(workload.name, candidate.name, arch, kind, here),
-        expected,
-        subject,
-        workload,
-        cases,
-        device,
-    )
-    result = Verification(
-        workload.label,
-        candidate.name,
-        arch,
-        "array oracle" if is_control else f"control {control.name}",
-        gate,
-        tuple(sorted({case.seed for case in cases})),
-        time.perf_counter() - start,
-    )
-    if gate.first is None:
-        return result
-    if failures is None:
-        return replace(result, problem=str(gate.first))
-    problem = f"{gate.mismatches} of {gate.values} values differ; {gate.first}"
-    failure = Failure(workload.label, candidate.name, arch, ON_CUDA, problem, gate.first.case)
-    inputs = subject.tensors(workload, gate.first.case, device)
-    return replace(result, problem=problem, artefact=leave(failures, failure, inputs))
+
+    def plan_of(case: Case) -> Plan:
+        name, comm = workload.name, place.comm
+        return dispatch.plan_for(name, candidate.name, arch, case.kind, here, comm=comm, at=case.at)
+
+    try:
+        plan_of(own[0])
+    except LoadError as error:
+        if not place.is_local:
+            raise
+        return replace(
+            told, skipped=f"{candidate.name} of {workload.label} can't run as local ranks: {error}"
+        )
+    gate = check(plan_of, expected, subject, workload, own, place)
+    problem, artefact = "", None
+    if gate.first is not None:
+        problem = f"{gate.mismatches} of {gate.values} values differ; {gate.first}"
+        if failures is not None:
+            failure = Failure(workload.label, candidate.name, arch, ON_CUDA, problem, gate.first.case)
+            artefact = leave(failures, failure, subject.tensors(workload, gate.first.case, place.device))
+    broken = agreed(place.problem())
+    if broken and place.comm is not None:
+        place.comm.reset()
+    problem = agreed(problem or None) or broken or ""
+    whole = replace(gate, values=total(gate.values), mismatches=total(gate.mismatches))
+    seconds = time.perf_counter() - start
+    return replace(told, gate=whole, seconds=seconds, problem=problem, artefact=artefact)
 
 
 def oracle(subject: Subject, workload: Workload) -> Callable[[Case, Tensors], Tensors]:
     """The array oracle's answer, outputs and intermediates, computed on the inputs' own device."""
 
     def answer(case: Case, given: Tensors) -> Tensors:
-        import cupy
-        import torch
-
-        bits = {name: cupy.from_dlpack(t.view(torch.int16)).view(cupy.uint16) for name, t in given.items()}
-        dtype = next(iter(given.values())).dtype
-        stored = subject.expected(workload, case, bits)
-        return {
-            name: torch.utils.dlpack.from_dlpack(value.view(cupy.int16)).view(dtype)
-            for name, value in stored.items()
-        }
+        tensor = next(iter(given.values()))
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        stored = subject.expected(workload, case, bits_of(given))
+        return {name: as_torch(value, dtype, tensor.device) for name, value in stored.items()}
 
     return answer
 
 
 def _control(
-    dispatch: Dispatch, workload: Workload, here: Any, device: torch.device
+    dispatch: Dispatch, workload: Workload, here: Any, place: Place
 ) -> Callable[[Case, Tensors], Tensors]:
     """What the control stores, eagerly, in buffers of its own."""
-    replays: dict[str, Replay] = {}
-    own = serves(workload.control.builds, here.arch)
+    replays: dict[tuple[str, int | None], Replay] = {}
+    own = served_by(workload.control.builds, here.arch)
 
     def answer(case: Case, given: Tensors) -> Tensors:
-        if case.kind not in replays:
+        key = case.kind, case.at
+        if key not in replays:
             if own is None:
                 raise LoadError(f"the control of {workload.label} has no build for {here}")
-            plan: Plan = dispatch.plan_for(workload.name, workload.control.name, own, case.kind, here)
-            replays[case.kind] = Replay(plan, device)
-        return {name: tensor.clone() for name, tensor in replays[case.kind].eager(given).items()}
+            name = workload.control.name
+            plan = dispatch.plan_for(workload.name, name, own, case.kind, here, comm=place.comm, at=case.at)
+            replays.clear()  # cases of a key follow each other
+            replays[key] = Replay(plan, place, workload)
+        return {name: tensor.clone() for name, tensor in replays[key].eager(given).items()}
 
     return answer
 
 
 def _own(candidate: Candidate, device_arch: str | None) -> list[str]:
     """The build that the device takes."""
-    own = serves(candidate.builds, device_arch)
+    own = served_by(candidate.builds, device_arch)
     return [own] if own else []

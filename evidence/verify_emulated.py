@@ -25,8 +25,8 @@ from ..runtime.table import Candidate, Workload
 from .emulated import emulated
 from .failure import Failure, leave
 from .gate import Gate
-from .subject import Case, Subject
-from .verify import Verification, Wanted, chosen_builds, chosen_cases
+from .subject import Case, Subject, serves
+from .verify import Verification, Wanted, chosen_builds, chosen_cases, skipped, unasked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,15 +57,23 @@ def verify_emulated(
     cases = chosen_cases(subject, workload, wanted) if wanted.cases else essential(subject.cases(workload))
     results = []
     for candidate, arch in chosen_builds(workload, wanted, lambda candidate: [next(iter(candidate.builds))]):
-        result = _remembered(dispatch, subject, workload, candidate, arch, cases, failures)
+        own = [case for case in cases if serves(workload, candidate, case)]
+        if own:
+            result = _remembered(dispatch, subject, workload, candidate, arch, own, failures)
+        else:
+            result = replace(
+                skipped(workload, unasked(workload, candidate), ON_EMULATOR), candidate=candidate.name
+            )
         on_done(result)
         results.append(result)
     return results
 
 
 def essential(cases: Iterable[Case]) -> list[Case]:
-    """The first kind of the op with every kind of values, the other kinds with normal ones, each with one seed."""
+    """Those that say so; where none does, the first kind of the op with all values, the others with normal ones."""
     listed = list(cases)
+    if asked := [case for case in listed if case.on_emulator]:
+        return asked
     first = listed[0].kind
     found: dict[tuple[str, str], Case] = {}
     for case in listed:
@@ -86,7 +94,7 @@ def _remembered(
     facts = [
         candidate.builds[arch].sha256,
         *(repr(dict(said)) for said in (candidate.kernels, candidate.steps, candidate.scratch)),
-        *(repr(dict(said)) for said in (workload.fields, workload.trees)),
+        *(repr(dict(said)) for said in (workload.fields, workload.trees, workload.channel)),
         judges_digest(Path(inspect.getfile(subject.expected)).resolve().parent),
         *(c.name for c in cases),
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from ..runtime import Build, Candidate, DeviceKind, Kernel, Part, Record, Table, Workload, bind
 from ..runtime.reference import all_reduce as _all_reduce
 from ..runtime.reference import hyper_connection as _hyper_connection
+from ..runtime.reference import linear_all_reduce as _linear_all_reduce
 
 TABLE = Table(
     format=2,
@@ -1750,6 +1751,1959 @@ TABLE = Table(
             channel={'record': 0, 'down': 256, 'gates': 1536, 'outputs': 132864, 'fused': 149504, 'more_counters': 166656, 'size': 167424},
         ),
         Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k4096-m1to2047-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 4096, 'm': (1, 2047), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to2047-tp2/serial.sm_90.cu', 'd4a9f4b20341b46aeffc6b66ed8644b92b34565f2b4125ab81c268ba2a97f9ec'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to2047-tp2/serial_sm.sm_90.cu', 'c929cdced3fea31978553091f0604f33cd9bcdb91697bd06d6e3007b7ed51aa1'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k4096-m2048to4095-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 4096, 'm': (2048, 4095), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial.sm_90.cu', '9fe17e185e6d5e12605e8169bd60ec8e75be2dd58d056af3087cd14486eb6364'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial_sm.sm_90.cu', 'e9c4ae362b4d348c15b8a202b628f0b0ffb5af26e124e5c59d6def1f98030f68'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/nccl_4.sm_90.cu', 'c585d0e94b42dbaea0cb9ce84821c5a09c57327facfea8ce953277096ddd21d4'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_4.sm_90.cu', '6c67775d8406f5b4d999583c96087308e677512a0e945b2faad6f148c659542b'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8.sm_90.cu', 'b84ef8ff657cf464fb9f29305a72fc167c918729b2ed4918805a292f8e41c592'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_16.sm_90.cu', '14de16e200e571877cb8d9a2fc11913d3ee0a4c7797abe9cc510a8c08e59cf6a'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_4.sm_90.cu', '9b239654bf8c69dc49a13fd2f32e3ddb9942486efc6a853ca54bebfd09e6f721'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_tail.sm_90.cu', '49ffb0537341d2e01f32aacd8f729644ce1e1a34deaab9b5b596089e701128ae'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_free.sm_90.cu', '5b3b62d6b5fc805f75edc8068b273c605ee121394c978dd0e5249107ccc8db98'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_between.sm_90.cu', 'f8cfd77cfd127d62a2e535e2bdf06cc953be2bd2c3ca9ab02480d8cee8cd6650'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k4096-m4096to8191-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 4096, 'm': (4096, 8191), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/serial.sm_90.cu', 'be3d149794419f5e7c708355778ff5bee4900d0a00780c485364c35649a987ab'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/serial_sm.sm_90.cu', '8bd1dc47fcac3e28bfc4258840a257ba5009d3aa38e8c6efa71945cd4eb442be'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/nccl_4.sm_90.cu', '07c5a9eed5756e92323ac05a5a7789fcdde1c93d80612622bd3fb23339679ae9'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_4.sm_90.cu', '69fefd16c90cdb64f87a78161b74e8bde95bd4170590353feda86f41fc23044b'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8.sm_90.cu', '1e07de8adf1b70feed9c05ff161a17e20f5044cd9709f2f1a999ab7ffbbbede1'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_16.sm_90.cu', '664b75eb7185354548cbe51cd9fed1eb045345493a30b7d9b6f4fa8026aea474'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_4.sm_90.cu', 'd34f0547a54a65366fa37f2580a55f8706c8934cca0306d4e339d49f0d98dce7'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_tail.sm_90.cu', '7631c154cc2bc832672e1e517f96b495a5aae2753dc7d47ef23562131fbab76d'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_free.sm_90.cu', 'f0aa1a1d12ed893129a8e8b42008d0df741d389eb5a36eb51834b05b5e8a8c89'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_between.sm_90.cu', 'e125f9712d35aa7985595e4f09799a3acd985052686569ffbecfb8e08014eca3'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k4096-m8192to16384-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 4096, 'm': (8192, 16384), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/serial.sm_90.cu', '90d365387d2a08a954a1ace27daffa41fe369b78f7ead278a4a39cf9346fdba8'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/serial_sm.sm_90.cu', '7db61fb7cc05e6553d569abc84ab63d74e16e963aa268ce16c1869875533aee0'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/nccl_4.sm_90.cu', 'fc5eb870117802d5bec0ff1f7c1b6fc3760f95b9183dc6ab053c727f0ab1d042'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_4.sm_90.cu', '8b5aba80fa48120af81f95b4fa260778b8831f9c9b8aba8d85bded460aed78b1'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8.sm_90.cu', 'a817b9cbbc00bfaed28b9079a391591a4b304a59819b4b5ccbb5ac7c4110176a'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_16.sm_90.cu', 'bcc1e02a6c37bc5232d587caa4b35d0a91185e4f2ec489b7b5920502b7caf8fd'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_4.sm_90.cu', '66e420809e96dc1bb46ef32f6c2faf54cbcb65e482edcab9f93bd619b3d22304'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_tail.sm_90.cu', 'ad09a768711fc5bce2bb7ec5972249af6954c40390a380fc6d4d05e4f441733f'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_free.sm_90.cu', '2b17cc1831af6c0daaf585242da5d1129afc29c29b77973f7d50aefeff8d3279'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_between.sm_90.cu', 'f61140d18807d97dbd94830b404d3e7fc66d8547a83757c93d1042943f295b53'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k12800-m1to2047-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 12800, 'm': (1, 2047), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to2047-tp2/serial.sm_90.cu', '1084c9bc80ca9d27eb56653a4fa5fcd0f990f3aa384a46d8448344d3b983c74d'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to2047-tp2/serial_sm.sm_90.cu', '6916bb884d204356bd02040712cecf3d37744ad8348b317ee68cee95487da05b'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k12800-m2048to4095-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 12800, 'm': (2048, 4095), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial.sm_90.cu', '5ded5b3300bbe85cb2144acff7786d1b9effa10a1a0d55090eaaf4664478e48e'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial_sm.sm_90.cu', '7db2f1f1318d566455e6ce4778b12ebade4ddcc340a23fb4de1ed121d8e8b56c'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/nccl_4.sm_90.cu', 'fc819cc869473ab62bf6999dd68db8e72fc696b7a10fba21517662c6a89f939b'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_4.sm_90.cu', 'b453c818b74659c16150e13a0154de8d756e021c4acf14bf47ad88792ebb2465'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8.sm_90.cu', '59585e9a7f119fdbbab784b2daca6d2761ef37457627bb3fe72d7777d726d726'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_16.sm_90.cu', '8bb86801d8bd424d43d1085abd1ac06b64238d06dca476b8a7d3e02b43a948c5'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_4.sm_90.cu', 'c032351f9138bbaf21a443c238d2f2f3ae06298e0821b45623d8dff7c91f2512'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_tail.sm_90.cu', 'c585693fa91ba8b5d686fa4217e60f11976967590903aa0662a0942447bbf960'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_free.sm_90.cu', 'f2c45f064dba8a276f5935ee4503bd8ad17d8c76deff98f95ba2a2f0da21896e'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_between.sm_90.cu', '317a80e0941ef897be0dda8d23f0280abba1323a2535ee9dfc6ef37780206664'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k12800-m4096to8191-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 12800, 'm': (4096, 8191), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/serial.sm_90.cu', 'f8e37bc0d43cd807749b80c3f41e1b2f99fd2ff903f1a21cfe3da444c80b2277'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/serial_sm.sm_90.cu', 'e64ca000ac509e0a6a94989b14a62e71b4a4ff9cc2c168ff27194eab735d8740'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/nccl_4.sm_90.cu', 'c6023c8ce703d1c2beeb4468f01851106308cb41e6e43f3735a240a182928a79'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_4.sm_90.cu', 'b4080ecde5c41950fa066cfa5b3d0d9d9884c0ae7c2ce7760350d9d04a19a689'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8.sm_90.cu', '8a53f5e596a66f359c24544da59233149c0c07ba88007fcf2219489e0acefe8a'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_16.sm_90.cu', '84eb52f2ef478e5d58f3adc62961a41b58a7e6d5c63325b69fbc63bcec2a6934'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_4.sm_90.cu', 'c776d521cf63a5786d2df8d245ad407dcbfe9af6bc3522d9a2b0b53b547f8543'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_tail.sm_90.cu', '8786ff3b3c5a71f0dd4dfadd81a1bfb807ddd491caa35b7c84e4e4cd27ae5493'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_free.sm_90.cu', '1836bd9062013590c66be8992bb39c033eb2cff655abf8a3b7335708cf2b5614'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_between.sm_90.cu', 'd9498383610fb97edb4969e54ced03b6dc186d40e7eeb4ed47880b2960d4f377'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k12800-m8192to16384-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 12800, 'm': (8192, 16384), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/serial.sm_90.cu', 'e7c4e8ea99b161d7891e6c351e5651694e841661e4848d5fcd561db667772277'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/serial_sm.sm_90.cu', 'a0c296b3e93194c91ed7062e6937cbfa1db2a63272200b6d246c7e86e7ab90db'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/nccl_4.sm_90.cu', '49bfb8cc5428616fd25f5c36773017c2e5390aef7453848d214f5eecb366a5f9'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_4.sm_90.cu', 'fb5a771fcb36f8dce9e68b2bfcdde64d59cb8491fc5d57d8842ceeec681b0e6a'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8.sm_90.cu', 'e4d601f7f766846c7859ed69a9604c3871ae3b361e0e0746ee4e9085b42953bc'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_16.sm_90.cu', '5fbf90ce94a8e9bf0b5b67ce525d8ceedb64e344649a151c2e1c6529ab87e49f'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_4.sm_90.cu', '208fc7967a493c7b9cf654f6acc3d7e5f6c925ed401f1bd23907a31110ace828'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_tail.sm_90.cu', 'cc8f2f61a48d309872133ae55c9ea6d1041f07a5444b44398eff6628bc0b8c2d'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_free.sm_90.cu', 'b1aca28dda6164aac8d1423ad45ea5d4f0a3ad24ff9564e2d100a32b753a97f0'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_between.sm_90.cu', '7e76f9f371555924b983f0420f9478141152ee2d1279a228a1ba1540d8978676'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_7168',
+            label='bf16-w7168-k9216-m1to2047-tp2',
+            fields={'dtype': 'bfloat16', 'width': 7168, 'k': 9216, 'm': (1, 2047), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to2047-tp2/serial.sm_90.cu', '97d4a57eb134e6c3c927e05f1bd16e062fddbad7e65fe0a2c95bd9f127763e19'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to2047-tp2/serial_sm.sm_90.cu', '850adf5c7b68ea5f17697d77744f0ab420d76d094af4a5c34238eaa92199e455'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_7168',
+            label='bf16-w7168-k9216-m2048to4095-tp2',
+            fields={'dtype': 'bfloat16', 'width': 7168, 'k': 9216, 'm': (2048, 4095), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial.sm_90.cu', '0243fa44fcf3f4f66ab2555aa85cf1cba165b934c1371dad475d3080d7e6e4cb'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial_sm.sm_90.cu', '69cec14b2753160656ae54b051c9d8f6f472ecb50462c0aa9dd8b93eb6b0457d'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/nccl_4.sm_90.cu', '10540aacfc5804d62389841cbe951d8d5f2aee8c21adb0bb022dd302362c1687'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_4.sm_90.cu', '6aeb958f2e8a1b81b89d50d2488a4bf30cebb84056c713a47efd17ea3fff1335'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8.sm_90.cu', '28495245ed1392a797755ed3628bc194e0af0c52fc728c5aba9a1a94b410bbbc'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_16.sm_90.cu', 'd117734eaaaabd7e798f7547de53fbbfb79ae13d2a3b0cd9ea61419c7d9ab66e'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_4.sm_90.cu', '2ae304e46791fd165ed5c6ec174af4fe9a768e821cd3d9a4b7802cb5193e5515'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_tail.sm_90.cu', '2d92f01ce370fe5344846d7ee2ab4df520a7c70967fcc166a12fe0d308479ec6'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_free.sm_90.cu', 'cbe0208737437f38326671946e633dbec8a2480fc3f40c6e4180e747ecd79e2d'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_between.sm_90.cu', '211c4ff41b751928dd85ef4c5e51c13ac22af843fb207622d31fb33184125443'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_7168',
+            label='bf16-w7168-k9216-m4096to8191-tp2',
+            fields={'dtype': 'bfloat16', 'width': 7168, 'k': 9216, 'm': (4096, 8191), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/serial.sm_90.cu', 'eaa9b6dc4998769cc11e129034751a611c120e4b32dcf94dd43acbbc9da57ab4'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/serial_sm.sm_90.cu', 'fb3abf91b22d2a31932f969fe61d437d6c37a3e173f458a1196a1673552208fb'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/nccl_4.sm_90.cu', '65b145576a698315e15eb7e58cd70e9b96fbc2443f36f3a0b48243e58ab23621'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_4.sm_90.cu', '07921bd440a0c5c10922e5d68c4f16190c36b8ed4aab9faa79771c636a196b11'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8.sm_90.cu', 'd44c83e2e7a989c8e7aa9d1993cb44ee672f1678e7e39e18ca9a0bd7b9910474'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_16.sm_90.cu', '459331539f35dac33145a4396de99f100e302aa310371940a506e2c55414f5ad'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_4.sm_90.cu', 'a5791f2fd5c4438efba5757f5fe48f5cb142ae56b3911a839d5e004d4f63bbad'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_tail.sm_90.cu', '46f0e974e523da85360891b7f6b4eb069c83d0789d22f94e8ea92fa09c73aa80'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_free.sm_90.cu', '6436fff28467db7f3c24603cace74e90a51a27e725f7141953eea4b0d835422b'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_between.sm_90.cu', '9e7fb2526f952f09293968691aa5336293ff20df7e8b6b37f89f9726ec6f7828'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_7168',
+            label='bf16-w7168-k9216-m8192to16384-tp2',
+            fields={'dtype': 'bfloat16', 'width': 7168, 'k': 9216, 'm': (8192, 16384), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/serial.sm_90.cu', 'c02e31e4cba5d5ccbc88febef114d76085e3424b25d8d51be05eb491d8735072'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/serial_sm.sm_90.cu', '9aa9d46b7b193eb07907e6edc39b9109f94084adeaf7bd686840713c5a6fca4e'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/nccl_4.sm_90.cu', '24f5c5a2586e484e07b1b4f44577084d65c110a04667b9cb046116847146692d'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_4.sm_90.cu', '49a49da7e41b5584a2be768f3ea5429420e28e1f357db68942a52c8141dd22fe'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8.sm_90.cu', '8863c647090e537ecedc0a37a5b3f5a36309089d7b1da8cd26716a6e77c11fec'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_16.sm_90.cu', '620febff83579e06a89a475c83fdc5ad16af555a169b440d7218708829bdad58'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_4.sm_90.cu', '2dc76b75f4d77a66a8c5b9efd45efb65107f2590a0c91b1d0515b2434580aeef'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_tail.sm_90.cu', 'e145f4526e606809facd65e897253d2538679d9612b1c19894737a1205e40dce'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_free.sm_90.cu', '8d7baa7492d149d33dafdb176e288ed39548456da696cd22904d2c6f19357e72'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_between.sm_90.cu', 'c407c583bbb45cb5ec40f30469f7c08b1c03083cc707c40e9e853b1e7e5880fe'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
+        ),
+        Workload(
             family='hyper_connection',
             spec='qwen38_flash_n16',
             label='fp16-hc4-h2560-n2to16-r320-tp1',
@@ -2968,5 +4922,6 @@ acquire_outputs = all_reduce.acquire_outputs
 all_reduce_symmetric = all_reduce.symmetric
 all_reduce_sum2 = all_reduce.sum2
 hyper_connection = _hyper_connection.Op(DISPATCH)
+linear_all_reduce = _linear_all_reduce.Op(DISPATCH)
 
-__all__ = ['acquire_outputs', 'all_reduce', 'all_reduce_sum2', 'all_reduce_symmetric', 'communicator', 'explain', 'fingerprint', 'hyper_connection', 'local_communicator', 'policy', 'publish', 'stats', 'torch_ops', 'warm_up']
+__all__ = ['acquire_outputs', 'all_reduce', 'all_reduce_sum2', 'all_reduce_symmetric', 'communicator', 'explain', 'fingerprint', 'hyper_connection', 'linear_all_reduce', 'local_communicator', 'policy', 'publish', 'stats', 'torch_ops', 'warm_up']

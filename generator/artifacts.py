@@ -40,7 +40,7 @@ def ptx_jobs(selected: Collection[Build], archs: Collection[str]) -> list[Job]:
                 f'PTX of architecture "{arch}" was asked for; the sources selected are built for {", ".join(built)}: '
                 "select its sources too"
             )
-    jobs = [build.job for build in selected if build.source.arch in archs]
+    jobs = [build.job for build in selected if build.source.arch in archs and build.candidate.symbols]
     return [Job(job.source, job.file_name, job.arch, "ptx") for job in jobs]
 
 
@@ -70,7 +70,8 @@ def collect(
     report = compile_builds(selected, workers=workers, executor=executor, cache=kept, on_done=on_done)
     if report.failures:
         return Collected((), report.failures, report.notes)
-    results = compile_all([build.job for build in selected], cache=kept)
+    jobs = [build.job for build in selected if build.candidate.symbols]
+    results = compile_all(jobs, cache=kept)
     results += compile_all(
         ptx, workers=workers, executor=executor, cache=kept, on_done=lambda _job, _result: on_done()
     )

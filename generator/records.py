@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..ledger import RecordFile, Verdict, newest, staleness
+from ..ledger import Record, RecordFile, Verdict, newest, staleness
 from ..ledger.stale import Sources
 from .sources import GeneratedWorkload
 
@@ -42,7 +42,8 @@ def table_records(
     which are unsealed, none but failures.
 
     A time is a time against a control: where the control isn't the same any more, its source changed or
-    another candidate in its place, the verdict is *invalid* for dispatch, and only exactness counts.
+    another candidate in its place, the verdict is *invalid* for dispatch, and only exactness counts. The control
+    of a part is the first candidate of the part's route.
     """
     mine = [
         file
@@ -55,8 +56,16 @@ def table_records(
 
 def _table_record(entry: GeneratedWorkload, file: RecordFile, current: Sources) -> TableRecord:
     record = file.record
-    names = [generated.candidate.name for generated in entry.candidates]
-    replaced = record.timing is not None and record.exactness.exact and record.control in names[1:]
-    if replaced or staleness(record, current).control:
+    compared = record.timing is not None and record.exactness.exact
+    if (compared and record.control not in _controls(entry, record)) or staleness(record, current).control:
         return TableRecord(file, "invalid", None)
     return TableRecord(file, record.verdict, record.gain)
+
+
+def _controls(entry: GeneratedWorkload, record: Record) -> set[str]:
+    """Names of what a record may have been timed against: its cell's control, or a kernel of a team's own."""
+    names = [generated.candidate.name for generated in entry.candidates]
+    routes = {generated.candidate.name: generated.candidate.route for generated in entry.candidates}
+    own = routes.get(record.candidate)
+    rivals = names if record.part is None else [name for name in names if routes[name] == own]
+    return {*rivals[:1], *({record.control} - set(names))}

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from ..specs.errors import Problem, SpecError
 from .names import record_name
 from .reader import RecordFile
-from .record import SCHEMA, judgement_of, seal_of
+from .record import SEALED, judgement_of, seal_of
 
 
 def check(files: Sequence[RecordFile]) -> list[Problem]:
     """Recompute seal, verdict, gain, interval and reason of every record; find duplicates.
 
-    Records of an older version have no seal, and what is judged of them was computed on reading.
+    Records of version 1 have no seal, and what is judged of them was computed on reading.
     """
     problems = [problem for file in files for problem in _inconsistencies(file)]
     return problems + list(_duplicates(files))
@@ -32,7 +32,7 @@ def usable(files: Sequence[RecordFile]) -> list[RecordFile]:
 
 
 def _inconsistencies(file: RecordFile) -> Iterator[Problem]:
-    if file.version != SCHEMA:
+    if file.version < SEALED:
         return
     record, judged = file.record, judgement_of(file.record)
     for key in ("verdict", "gain", "interval", "reason"):
@@ -56,7 +56,7 @@ def _duplicates(files: Sequence[RecordFile]) -> Iterator[Problem]:
     first: dict[object, str] = {}
     for file in files:
         # Records of version 1 have no time: only the whole content tells two of them apart.
-        key = record_name(file.record) if file.version == SCHEMA else file.record.sha256
+        key = record_name(file.record) if file.version >= SEALED else file.record.sha256
         if key in first:
             message = f"this is the measurement of {first[key]} again; delete one of the two."
             yield Problem(file.name, None, "", message)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from ..specs import Model
-from ..specs.base import Count
+from ..specs.base import Count, Slug
 from ..specs.errors import shown
 
 _DEVICE_ARCH = re.compile(r"sm_[1-9]\d{1,2}")
@@ -38,6 +38,29 @@ class Device(Model):
     """The device's own architecture, which need not be one that kernels are generated for."""
     sm_count: Count
     name: Annotated[str, Field(min_length=1, max_length=128)]
+
+
+class Part(Model):
+    """The part of a workload's interval that was measured: a record counts for it alone."""
+
+    field: Slug
+    """The field that is an interval, `payload_bytes`."""
+    low: Count
+    high: Count
+    """Inclusive."""
+    at: Count
+    """The value that stood for the part."""
+
+    @model_validator(mode="after")
+    def _inside(self) -> Part:
+        if not self.low <= self.at <= self.high:
+            raise ValueError(f"found {self.at} as what stands for {self.low} to {self.high}; it lies inside.")
+        return self
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Both ends."""
+        return self.low, self.high
 
 
 class Toolkit(Model):

@@ -8,19 +8,21 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from ..specs import Model
 from ..specs.base import LABEL, SHA256, Slug
 from ..specs.errors import shown
-from .facts import Device, Exactness, Group, Rule, Scope, Text, Timing, Toolkit
+from .facts import Device, Exactness, Group, Part, Rule, Scope, Text, Timing, Toolkit
 from .verdict import Judgement, Verdict, judge
 
 __all__ = [
     "SCHEMA",
+    "SEALED",
     "Device",
     "Exactness",
     "Group",
+    "Part",
     "Record",
     "Rule",
     "Scope",
@@ -33,8 +35,10 @@ __all__ = [
     "seal_of",
 ]
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the record model, the rule's arithmetic and the wording of its reasons included."""
+SEALED = 2
+"""The first version with samples and a seal; it had no parts, and is else the same."""
 
 
 def _utc_second(text: str) -> str:
@@ -58,12 +62,14 @@ Gain = Annotated[float, Field(strict=True, le=1, allow_inf_nan=False)]
 class Record(Model):
     """One record of the ledger; losers are kept. Made by `make_record`, which computes the verdict."""
 
-    schema_version: Literal[2]
+    schema_version: Literal[2, 3]
     measured_at: UtcSecond
     family: Slug
     spec: Slug
     workload: Annotated[str, Field(pattern=LABEL, max_length=128)]
     """Label of the concrete workload, `fp16-hc4-h2560-n1-r320-tp1`."""
+    part: Part | None = None
+    """What of the workload's interval it speaks of; None where all of it is one cell."""
     candidate: Slug
     control: Slug
     """Name of what the candidate was compared with and timed against; its own for the control."""
@@ -99,6 +105,17 @@ class Record(Model):
     sha256: Sha256
     """Seal: digest of the record without this field, as canonical JSON."""
 
+    @model_validator(mode="after")
+    def _version_has_parts(self) -> Record:
+        if self.schema_version < SCHEMA and self.part is not None:
+            raise ValueError(f"found a part in a record of version {self.schema_version}, which had none.")
+        return self
+
+    @property
+    def span(self) -> tuple[int, int] | None:
+        """Both ends of the part."""
+        return None if self.part is None else self.part.span
+
     @property
     def is_control(self) -> bool:
         """Whether this is the control's own record."""
@@ -122,6 +139,7 @@ def make_record(
     exactness: Exactness,
     timing: Timing | None,
     rule: Rule | None = None,
+    part: Part | None = None,
 ) -> Record:
     """Judge what a run found and seal it. `rule` is the default rule unless given.
 
@@ -158,7 +176,8 @@ def seal_of(record: Record) -> str:
 
     It finds edits by hand and damage; whoever wants to can compute it, so it is no signature.
     """
-    document = record.model_dump(mode="json", exclude={"sha256"})
+    absent = {"sha256"} if record.schema_version >= SCHEMA else {"sha256", "part"}
+    document = record.model_dump(mode="json", exclude=absent)
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 

@@ -15,6 +15,7 @@ Row = dict[str, str | int | float | None]
 COLUMNS = (
     "spec",
     "workload",
+    "part",
     "candidate",
     "control",
     "arch",
@@ -79,11 +80,12 @@ def _row(file: RecordFile) -> Row:
     return dict(zip(COLUMNS, values, strict=True))
 
 
-def _place(record: Record) -> tuple[str | int, ...]:
-    device = record.device
+def _place(record: Record) -> tuple[str | int | None, ...]:
+    device, part = record.device, record.part
     return (
         record.spec,
         record.workload,
+        None if part is None else f"{part.field} {part.low} to {part.high}",
         record.candidate,
         record.control,
         device.arch,

@@ -9,7 +9,7 @@ from typing import get_args
 
 from ..specs import Arch
 from .reader import RecordFile
-from .record import SCHEMA, Record
+from .record import SEALED, Record
 
 Sources = Mapping[tuple[str, str, str, str], str]
 """Digest of today's source by (spec, workload, candidate, architecture that it is generated for).
@@ -41,15 +41,15 @@ def newest(files: Iterable[RecordFile], current: Sources) -> list[RecordFile]:
     everywhere (numerics section 1): of a source of today that was ever found inexact, the newest such record
     of each device counts and no other record does, however much later it passed.
 
-    Of any other source, for each (spec, workload, candidate, device) among the records of today's source,
+    Of any other source, for each (spec, workload, candidate, part, device) among the records of today's source,
     measured against today's control: the newest that decided, which is one that was timed; else the newest
     that was only verified; else the newest invalid one, because a contended run unsays nothing. Where there
     is none, the same among the records of today's source, and then among all: such a record is stale, and
     visible as such.
 
-    A record of an older version has no seal and counts only if it is inexact (`migration`).
+    A record of version 1 has no seal and counts only if it is inexact (`migration`).
     """
-    believed = [file for file in files if file.version == SCHEMA or file.record.exactness.inexact]
+    believed = [file for file in files if file.version >= SEALED or file.record.exactness.inexact]
     failed = {
         (*_candidate(file.record), file.record.source_sha256)
         for file in believed
@@ -60,9 +60,9 @@ def newest(files: Iterable[RecordFile], current: Sources) -> list[RecordFile]:
         record, candidate = file.record, _candidate(file.record)
         today = source_of(record, record.candidate, current)
         if _is_failure(record, current):
-            cells.setdefault((*candidate, record.device, record.source_sha256), []).append(file)
+            cells.setdefault((*candidate, record.span, record.device, record.source_sha256), []).append(file)
         elif failed.isdisjoint({(*candidate, today), (*candidate, record.source_sha256)}):
-            cells.setdefault((*candidate, record.device), []).append(file)
+            cells.setdefault((*candidate, record.span, record.device), []).append(file)
     chosen = [max(cell, key=lambda file: _rank(file, current)) for cell in cells.values()]
     return sorted(chosen, key=lambda file: file.name)
 

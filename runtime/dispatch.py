@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from . import policy as policies
 from . import ranges, traced
-from .communicator import Communicator
+from .communicator import Communicator, objection
 from .device import Device, fake
 from .eligibility import LoadKey
 from .errors import FormatMismatch, LoadError, NotExact
@@ -68,6 +69,16 @@ class Dispatch:
         """Make an op known, so that `explain`, `plan_for` and `warm_up` can speak of it by name."""
         self._operators[operator.family] = operator
 
+    def operator(self, family: str) -> Operator | None:
+        """The op of a family, where the dispatch module has it."""
+        return self._operators.get(family)
+
+    def set_aside(self, selection: Selection, reason: str) -> None:
+        """Remember that the build that was chosen doesn't load on its device: what is decided next does without."""
+        chosen = selection.chosen
+        assert chosen is not None
+        self._unusable[chosen.build.sha256, chosen.arch, selection.device.index] = reason
+
     def policy(self, name: str) -> AbstractContextManager[None]:
         """Dispatch under policy `name` inside a `with` block; see the module `runtime.policy`."""
         return policies.under(name)
@@ -90,7 +101,12 @@ class Dispatch:
 
     def fingerprint(self) -> str:
         """64 hexadecimal digits that change with anything that decides what a call runs; see `fingerprint`."""
-        return fingerprint(self.table, policies.current(), policies.strict())
+        installed = {
+            family: state()
+            for family, operator in self._operators.items()
+            if (state := getattr(operator, "state", None)) is not None
+        }
+        return fingerprint(self.table, policies.current(), policies.strict(), installed)
 
     def stats(self) -> Stats:
         """Counts of dispatches and fallbacks since the module was loaded."""
@@ -222,7 +238,17 @@ class Dispatch:
         request = self._operator(family).request_for(fields, kind)
         return Explanation.of(self.select(request, where, chosen_policy(policy), comm, exact))
 
-    def plan_for(self, workload: str, candidate: str, arch: str, kind: str, device: Device) -> Plan:
+    def plan_for(
+        self,
+        workload: str,
+        candidate: str,
+        arch: str,
+        kind: str,
+        device: Device,
+        *,
+        comm: Communicator | None = None,
+        at: int | None = None,
+    ) -> Plan:
         """The plan of a named candidate, whatever the policy and the records say: for verification.
 
         Args:
@@ -231,9 +257,11 @@ class Dispatch:
             arch: the build; one of another architecture than the device's is loaded as PTX.
             kind: kind of the op.
             device: a CUDA device that is here.
+            comm: the ranks, for a candidate that talks to peers; it must own the channel.
+            at: value of the workload's interval; by default its low end.
 
         Raises:
-            ValueError: there is no such workload, candidate, build or kind.
+            ValueError: there is no such workload, candidate, build or kind, or no communicator where one is needed.
             LoadError: the build doesn't load.
             NotWarm: inside a graph capture.
         """
@@ -242,26 +270,32 @@ class Dispatch:
         found: Candidate = _member(named, candidate, "candidate", work.label)
         build = _member(dict(found.builds), arch, "architecture", found.name)
         _member(dict(found.steps), kind, "kind", found.name)
-        request = self.request(work, kind)
-        module = load(self.table.root, build, arch, device)
-        return Plan(found, arch, kind, request.signature, device, module, request.constants)
+        reason = objection(found.capabilities, work.spec, comm)
+        if reason is not None:
+            raise ValueError(f"candidate {candidate} of {work.label} can't be had: {reason}")
+        request = self._operator(work.family).request_for(_fields_at(work, at), kind)
+        owner = cast("ChannelOwner | None", comm)
+        alone = owner is not None and owner.local_ranks == 1
+        ranks = int(str(work.fields.get("world_size", 1))) if alone else 1
+        request = replace(request, signature=request.signature.of_one_rank(found.arguments, ranks))
+        return self.plan_of(Choice(work, found, arch, build), request, device, comm)
 
-    def signature(self, workload: Workload, kind: str) -> Signature:
-        """The tensors of a kind of a workload's op.
+    def request(self, workload: Workload, kind: str, at: int | None = None) -> Request:
+        """The request of a call of a workload's shape; of several ranks, all share the tensors.
+
+        Args:
+            workload: one of the table.
+            kind: kind of its op.
+            at: value of the workload's interval; by default its low end.
 
         Raises:
-            ValueError: an unknown kind.
+            ValueError: an unknown kind, or a value that no call can have.
         """
-        return self.request(workload, kind).signature
+        return self._operator(workload.family).request_for(_fields_at(workload, at), kind)
 
-    def request(self, workload: Workload, kind: str) -> Request:
-        """A well laid out call of a workload's shape, at the low end of its interval.
-
-        Raises:
-            ValueError: an unknown kind.
-        """
-        fields = {name: low_end(value) for name, value in workload.fields.items()}
-        return self._operator(workload.family).request_for(fields, kind)
+    def signature(self, workload: Workload, kind: str, at: int | None = None) -> Signature:
+        """The tensors of a kind of a workload's op; arguments and errors as `request`."""
+        return self.request(workload, kind, at).signature
 
     def reference(
         self, workload: Workload, kind: str, given: Mapping[str, torch.Tensor]
@@ -314,10 +348,15 @@ class Dispatch:
         explanations = []
         for device in _current_devices(comm) if devices is None else _checked_here(devices):
             for work in works:
+                operator = self._operator(work.family)
+                own = getattr(operator, "warm_up", None)  # of a family that does more than launch a plan
                 for fields in _calls(work, tokens, device):
                     for kind in work.control.steps:
-                        request = self._operator(work.family).request_for(fields, kind)
-                        selection, _ = self._settle(request, device, chosen, comm, exact=False)
+                        request = operator.request_for(fields, kind)
+                        if own is not None:
+                            selection = own(request, device, chosen, comm)
+                        else:
+                            selection, _ = self._settle(request, device, chosen, comm, exact=False)
                         explanations.append(Explanation.of(selection))
         return tuple(explanations)
 
@@ -364,6 +403,14 @@ def chosen_policy(name: str | None) -> Policy:
 def low_end(value: FieldValue) -> FieldValue:
     """A field as one value: an interval stands for its lower end."""
     return value[0] if isinstance(value, tuple) else value
+
+
+def _fields_at(work: Workload, at: int | None) -> dict[str, FieldValue]:
+    """The fields of one call, whose interval has the value `at`."""
+    return {
+        name: at if at is not None and name == work.interval else low_end(value)
+        for name, value in work.fields.items()
+    }
 
 
 def _member(members: dict[str, T], name: str, what: str, where: str) -> T:

@@ -189,7 +189,7 @@ def _judge_evidence(
     is_control = candidate is workload.control_of(part)
     if policy == "control" and not is_control:
         return _rejected("policy control dispatches the control only")
-    found = standing(workload, candidate.name, build, device)
+    found = standing(workload, candidate.name, build, device, None if part is None else part.span)
     if candidate.contract == "exact" and found.mismatched_on is not None:
         return _rejected(f"this source failed exactness on {describe(found.mismatched_on)}")
     if policy != "control" and found.here is not None and found.here.verdict == "admitted" and not is_control:

@@ -21,21 +21,29 @@ class Standing:
     """A kind of device on which this source failed exactness."""
     stale: Record | None
     """The last record of another source of this candidate on this kind of device."""
+    elsewhere: tuple[int, int] | None = None
+    """Another part of the interval that this source was measured in on this kind of device."""
 
 
-def standing(workload: Workload, candidate: str, build: Build, device: Device) -> Standing:
+def standing(
+    workload: Workload, candidate: str, build: Build, device: Device, part: tuple[int, int] | None = None
+) -> Standing:
     """Sort the records of `candidate` for the source of `build`.
 
     Exactness counts wherever it was shown, because a source has the same bits on every device (numerics
-    section 1); a verdict counts on the kind of device where it was measured (design section 6).
+    section 1); a verdict counts on the kind of device where it was measured (design section 6). Both count for the
+    part of the workload's interval that was measured, but a failure counts for all of it.
     """
     kind = device.kind
     mine = [record for record in workload.records if record.candidate == candidate]
     fresh = [record for record in mine if record.source_sha256 == build.sha256]
-    here = [record for record in fresh if record.device == kind]
+    mine_here = [record for record in mine if record.device == kind and record.part == part]
+    of_part = [record for record in fresh if record.part == part]
+    here = [record for record in of_part if record.device == kind]
+    elsewhere = [record.part for record in fresh if record.device == kind and record.part not in (None, part)]
     telling = [record for record in here if record.verdict != "invalid"]
-    stale = [record for record in mine if record.source_sha256 != build.sha256 and record.device == kind]
-    passed = [record.device for record in (*here, *fresh) if record.exact]
+    stale = [record for record in mine_here if record.source_sha256 != build.sha256]
+    passed = [record.device for record in (*here, *of_part) if record.exact]
     # A candidate that fails exactness isn't timed; one that was only timed has shown nothing either way.
     failed = [
         record.device
@@ -49,6 +57,7 @@ def standing(workload: Workload, candidate: str, build: Build, device: Device) -
         verified_here=any(record.exact for record in here),
         mismatched_on=failed[0] if failed else None,
         stale=stale[-1] if stale else None,
+        elsewhere=elsewhere[-1] if elsewhere else None,
     )
 
 
@@ -68,4 +77,7 @@ def unmeasured(found: Standing, build: Build, device: Device) -> str:
             f"the record is stale: it measured source {found.stale.source_sha256[:8]}..., "
             f"this is {build.sha256[:8]}..."
         )
+    if found.elsewhere is not None:
+        low, high = found.elsewhere
+        return f"its record on {device} speaks of {low} to {high}, another part"
     return f"no record on {device} for this source"

@@ -20,6 +20,8 @@ DEFAULT_SHARED_LIMIT = 48 * 1024
 """Bytes of dynamic shared memory above which the driver wants to be asked first."""
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+_LARGEST = 100  # percent
 
 Launcher = Callable[[int, int, int], object]
 """Launches one kernel, given a stream's handle, the address of its parameters' addresses, and 0."""
@@ -53,6 +55,9 @@ class CudaModule:
             pointer = self._module.get_function(kernel.symbol).ptr
             if kernel.shared_bytes > DEFAULT_SHARED_LIMIT:
                 driver.funcSetAttribute(pointer, _MAX_DYNAMIC_SHARED, kernel.shared_bytes)
+            if kernel.programmatic:
+                # An SM whose carveout differs drains first, and then nothing overlaps.
+                driver.funcSetAttribute(pointer, _CARVEOUT, _LARGEST)
             if kernel.resident:
                 self._check_residency(kernel, pointer)
         except LoadError:

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from . import fork
+from .current import capturing
 from .device import Device, serves
 from .errors import InvalidSetting, LoadError, NotWarm, StaleSource
 from .launch import CudaModule, Module
-from .plan import capturing
 from .table import Build
 from .watch import note
 

@@ -10,11 +10,12 @@ State, which kernels keep between calls, is the plan's own, one block for each s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import fork
+from .current import Allocate, allocator, capturing, current_device, current_stream, device_guard
 from .device import Device
 from .errors import Misaligned, NotWarm
 from .launch import Module, Sequenced
@@ -40,11 +41,13 @@ class Plan:
     """
 
     __slots__ = (
+        "_address",
         "_empty",
         "_index",
         "_loose",
         "_offsets",
         "_outputs",
+        "_scratch",
         "_scratch_bytes",
         "_sequence",
         "_state",
@@ -87,9 +90,11 @@ class Plan:
                 for each other and don't fit on the device at once.
             ForkedProcess: the process was forked from one that had plans.
         """
-        fork.refuse()
-        fork.used()
-        _load_torch()
+        import torch
+
+        if device.index is not None:
+            fork.refuse()
+            fork.used()
         self.candidate, self.arch, self.kind, self.signature = candidate, arch, kind, signature
         self._index = device.index
         self._loose = signature.alignment - 1
@@ -108,11 +113,13 @@ class Plan:
         fixed = {"timeout_ns": TIMEOUT_NS.to_bytes(8, "little")} if candidate.arguments else {}
         self._sequence = Sequenced(module, kernels, values, {**fixed, **(constants or {})})
         self._outputs = [
-            (buffer.shape, _strides(buffer.shape), getattr(_torch, buffer.dtype))
+            (buffer.shape, _strides(buffer.shape), getattr(torch, buffer.dtype))
             for buffer in signature.outputs
         ]
         self._empty: Allocate | None = None
+        self._address = torch.Tensor.data_ptr
         self._offsets, self._scratch_bytes = _pack(scratch)
+        self._scratch = ((self._scratch_bytes,), (1,), torch.uint8)
         self._state_offsets, self._state_bytes = _pack(state)
         self._state: dict[int, torch.Tensor] = {}
 
@@ -120,14 +127,14 @@ class Plan:
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
     ) -> Sequence[torch.Tensor]:
         """Compute the signature's outputs from its inputs; see the class."""
-        if fork.happened:
-            fork.refuse()
         index = self._index
-        if index is not None and current_device() != index:
-            with _torch.cuda.device(index):
-                return self(inputs, outputs)
-        address = _torch.Tensor.data_ptr
-        empty = self._empty
+        if index is not None:
+            if fork.happened:
+                fork.refuse()
+            if current_device() != index:
+                with device_guard(index):
+                    return self(inputs, outputs)
+        address, empty = self._address, self._empty
         if empty is None:
             empty = self._empty = allocator((*inputs, *(outputs or ()))[0].device.type)
         if outputs is None:
@@ -138,10 +145,10 @@ class Plan:
             if pointer & loose:
                 raise self._misaligned(pointers)
         if self._scratch_bytes:
-            scratch = empty((self._scratch_bytes,), (1,), _torch.uint8)
+            scratch = empty(*self._scratch)
             base = scratch.data_ptr()
             pointers += [base + offset for offset in self._offsets]
-        self._run(pointers)
+        self._launch(pointers)
         return outputs
 
     def _spread(self, pointers: list[int]) -> list[int]:
@@ -167,12 +174,8 @@ class Plan:
         """
         for buffer in self.buffers:
             _check(buffer, tensors.get(buffer.name), self._index)
-        pointers = [tensors[buffer.name].data_ptr() for buffer in self.buffers]
-        if current_device() == self._index:
-            self._launch(pointers)
-        else:
-            with _torch.cuda.device(self._index):
-                self._launch(pointers)
+        with device_guard(self._index):
+            self._launch([tensors[buffer.name].data_ptr() for buffer in self.buffers])
 
     def prepare(self) -> None:
         """Make the state of torch's current stream, so that a capture on it finds it."""
@@ -190,18 +193,12 @@ class Plan:
             "copy it, or call the op, which falls back"
         )
 
-    def _run(self, pointers: list[int]) -> None:
+    def _launch(self, pointers: list[int]) -> None:
+        """On the plan's device, which is the current one."""
         if self._structs:
             pointers = self._spread(pointers)
-        self._launch(pointers)
-
-    def _launch(self, pointers: list[int]) -> None:
         if self._index is None:  # the emulator's, whose calls end when they return
             self._sequence(pointers, 0)
-            return
-        if current_device() != self._index:
-            with _torch.cuda.device(self._index):
-                self._launch(pointers)
             return
         stream = current_stream(self._index)
         if self._state_bytes:
@@ -233,53 +230,6 @@ class RawStream:
     def __init__(self, ptr: int) -> None:
         """Hold the handle; its owner keeps it alive."""
         self.ptr = ptr
-
-
-Allocate = Callable[[tuple[int, ...], tuple[int, ...], Any], "torch.Tensor"]
-"""Shape, strides and dtype to a tensor without values, on the current device."""
-
-_torch: Any = None
-"""torch, as soon as there is a plan: an import statement costs 0.1 us, and a call would execute four."""
-
-
-def _load_torch() -> Any:
-    global _torch
-    import torch
-
-    _torch = torch
-    return torch
-
-
-def current_stream(index: int) -> int:
-    """Handle of torch's current stream on device `index`."""
-    # The raw handle costs a tenth of torch.cuda.current_stream(), which makes a Python object of it; Triton
-    # and torch's own compiler launch through the same function.
-    handle: int = (_torch or _load_torch())._C._cuda_getCurrentRawStream(index)
-    return handle
-
-
-def current_device() -> int:
-    """Ordinal of torch's current CUDA device, where CUDA is in use already."""
-    # torch.cuda.current_device() also asks whether CUDA has been initialised, which costs as much as the answer.
-    device: int = (_torch or _load_torch())._C._cuda_getDevice()
-    return device
-
-
-def capturing() -> bool:
-    """Whether torch's current stream is being captured into a CUDA graph."""
-    import torch
-
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-
-
-def allocator(device: str) -> Allocate:
-    """The cheapest way to memory on the current device of a type, `cuda` or `cpu`."""
-    torch = _torch or _load_torch()
-    # What torch's compiler puts into the code that it generates: a third of the cost of torch.empty.
-    found: Allocate | None = getattr(torch._C._dynamo.guards, f"_empty_strided_{device}", None)
-    if found is not None:
-        return found
-    return lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True, slots=True)

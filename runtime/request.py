@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .table import Contract, FieldValue
@@ -52,6 +52,26 @@ class Signature:
     alignment: int = 1
     """Bytes, a power of two, that addresses must be multiples of: kernels load so many at once."""
 
+    def of_one_rank(self, arguments: Mapping[str, str], ranks: int) -> Signature:
+        """Of ranks that share a process, to that of one alone.
+
+        Args:
+            arguments: of the candidate: what its kernels take as a struct of pointers, every rank has a part of.
+            ranks: that share the tensors.
+        """
+
+        def own(buffer: Buffer) -> Buffer:
+            if ranks == 1 or not pointers(arguments.get(buffer.name, "")):
+                return buffer
+            return replace(buffer, shape=(math.prod(buffer.shape) // ranks,))
+
+        return Signature(tuple(map(own, self.inputs)), tuple(map(own, self.outputs)))
+
+
+def pointers(argument: str) -> int:
+    """Length of the struct that an argument is, 0 if it is none: 4 for `pointers[4]`."""
+    return int(argument[9:-1]) if argument.startswith("pointers[") else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -75,7 +95,12 @@ class Request:
 
 
 class Operator(Protocol):
-    """What a family's op tells the dispatcher about itself."""
+    """What a family's op tells the dispatcher about itself.
+
+    One whose candidates are more than a plan's launches also has `warm_up(request, device, policy, comm)`, which
+    decides and loads by itself and gives the selection. One that changes models has `state()`, JSON-able data that
+    tells how, for the fingerprint.
+    """
 
     @property
     def family(self) -> str:

@@ -27,9 +27,7 @@ def edit(path: Path, key_path: Sequence[str], value: object, workspace: Workspac
     Raises:
         SpecError: the file is broken or would be, or a candidate or key isn't there; it is unchanged.
     """
-    import tomlkit  # loaded only to write
-
-    document = tomlkit.parse(read_document(path).text)
+    document = _parsed(path)
     table = _walk(document, path, key_path)
     key = key_path[-1]
     if value is not None:
@@ -38,6 +36,62 @@ def edit(path: Path, key_path: Sequence[str], value: object, workspace: Workspac
         del table[key]
     else:
         raise SpecError([Problem(str(path), None, dotted(key_path), "there is no such key to remove.")])
+    return _written(document, path, workspace)
+
+
+def put(
+    path: Path,
+    name: str,
+    where: Mapping[str, object],
+    values: Mapping[str, object],
+    workspace: Workspace | None = None,
+) -> SpecFile:
+    """Set values in the table of a list that a few of its own values find, or append one, and write the file.
+
+    Args:
+        path: the spec file.
+        name: the list's key, as in `[[threshold]]`.
+        where: what the table must have, a list of one value being that value; it gets these if it is new.
+        values: plain TOML data; None takes a key away.
+        workspace: as in `edit`.
+
+    Raises:
+        SpecError: the file is broken or would be; it is unchanged.
+    """
+    import tomlkit
+
+    document = _parsed(path)
+    entries = document.setdefault(name, tomlkit.aot())
+    found = [e for e in entries if all(_plain(e.get(key)) == value for key, value in where.items())]
+    if not found:
+        table = tomlkit.table()
+        table.update(dict(where))
+        entries.append(table)
+        found = [table]
+    for key, value in values.items():
+        if value is not None:
+            found[0][key] = value
+        elif key in found[0]:
+            del found[0][key]
+    return _written(document, path, workspace)
+
+
+def _plain(value: Any) -> Any:
+    """A value as data; a list of one is that one."""
+    plain = value.unwrap() if hasattr(value, "unwrap") else value
+    return plain[0] if isinstance(plain, list) and len(plain) == 1 else plain
+
+
+def _parsed(path: Path) -> Any:
+    import tomlkit  # loaded only to write
+
+    return tomlkit.parse(read_document(path).text)
+
+
+def _written(document: Any, path: Path, workspace: Workspace | None) -> SpecFile:
+    """Write a document if it is a valid spec."""
+    import tomlkit
+
     changed = tomlkit.dumps(document)
     checked = parse_document(path, changed)
     spec = check_document(checked, path, workspace or find_workspace(path.parent))

@@ -11,6 +11,7 @@ from ..chain import layer_weights
 from ..oracle import INPUT_KINDS, InputKind, Kind, NormWeight, Shape, boundary, tensors, weights
 from ..oracle.arrays import Bits
 from ..subject import Case, Chain
+from ..tensors import array_library, as_torch
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +52,7 @@ class HyperConnection:
     def tensors(self, workload: Workload, case: Case, device: torch.device) -> Mapping[str, torch.Tensor]:
         """Inputs by name, from Philox words; weights are distinct for every case."""
         shape, kind = shape_of(workload), cast(Kind, case.kind)
-        xp = _array_library(device)
+        xp = array_library(device)
         bits = tensors(shape, cast(InputKind, case.inputs), case.seed, xp)
         if kind != "combine":
             bits |= weights(shape, case.seed, kind, xp)
@@ -85,6 +86,7 @@ class BoundaryChain:
     weights: Sequence[Sequence[torch.Tensor]]
     """Norm, down and up weight of each boundary."""
     scope: Literal["chain"] = "chain"
+    kind: str = "boundary"
 
     @classmethod
     def make(
@@ -92,7 +94,7 @@ class BoundaryChain:
     ) -> BoundaryChain:
         """Make the weights on the spot."""
         shape = shape_of(workload)
-        xp = _array_library(device)
+        xp = array_library(device)
         sets = []
         for index in range(calls):
             bits = layer_weights(shape, seed + index, xp)
@@ -134,27 +136,3 @@ class BoundaryChain:
         from ..floor import reader
 
         return reader(self.bytes, self.first[0].device)
-
-
-def as_torch(bits: Any, dtype: str, device: torch.device) -> torch.Tensor:
-    """An array of bits as a tensor of the storage dtype; shares memory where both are on the same device."""
-    import torch
-
-    flat = (
-        torch.utils.dlpack.from_dlpack(bits.view("int16"))
-        if device.type == "cuda"
-        else torch.from_numpy(bits.view("int16"))
-    )
-    return flat.to(device).view(getattr(torch, dtype))
-
-
-def _array_library(device: torch.device) -> Any:
-    """CuPy on a GPU, NumPy elsewhere."""
-    if device.type != "cuda":
-        import numpy
-
-        return numpy
-    import cupy
-
-    cupy.cuda.Device(device.index or 0).use()
-    return cupy

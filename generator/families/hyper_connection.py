@@ -46,9 +46,9 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
 
 
 def _lower_route(workload: HyperConnectionWorkload, candidate: Candidate) -> Lowering:
-    one_token = (workload.tokens.min, workload.tokens.max) == (1, 1)
     if isinstance(candidate, Prefetched):
         return lower_prefetched(workload, candidate)
+    one_token = (workload.tokens.min, workload.tokens.max) == (1, 1)
     if isinstance(candidate, Sharded) and one_token:
         return lower_sharded(workload, candidate)
     if not isinstance(candidate, Replicated):

@@ -84,3 +84,11 @@ class ChannelOwner:
         """
         for channel in self._channels.values():
             channel.check()
+
+    def reset(self) -> None:
+        """Make the channels as new, after an error."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give the channels' memory back."""
+        raise NotImplementedError

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import policy as policies
 from ..communicator.owner import ChannelOwner
+from ..current import current_stream
 from ..device import serves
 from ..dispatch import Dispatch, chosen_policy
 from ..explanation import Explanation
-from ..plan import Plan, current_stream
+from ..plan import Plan
 from ..request import ITEM_BYTES, Buffer, Request, Signature
 from ..selection import Choice
 from ..statistics import Tally
@@ -166,7 +167,8 @@ class Op:
         _check_comm(comm)
         if channel is not None and not comm.owns(channel) and comm.channels:
             raise ValueError(f"channel is {channel!r}; open are {', '.join(comm.channels)}")
-        name = channel or next(iter(comm.channels), None)
+        ours = (name for name in comm.channels if "inputs" in comm.channel(name).plan.places)
+        name = channel or next(ours, None)
         usable = name is not None and comm.owns(name)
         return self._inputs_of(comm).acquire(shapes, dtype, comm, name if usable else None)
 

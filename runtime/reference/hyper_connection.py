@@ -29,9 +29,11 @@ from .hyper_connection_arguments import (
     checked_kind,
     checked_out,
     layout_problems,
+    positions,
     read,
+    refuse_grad,
 )
-from .hyper_connection_known import KnownCall
+from .hyper_connection_known import KnownCall, facts_of
 from .hyper_connection_shape import FAMILY, INPUTS, OUTPUTS, ChosenTrees, Shape, trees_for
 from .plain import is_traced
 
@@ -174,10 +176,10 @@ class Op:
                 comm,
                 exact,
                 policies.current() if policy is None else policy,
-                *[None if tensor is None else _facts(tensor) for tensor in arguments],
+                *[None if tensor is None else facts_of(tensor) for tensor in arguments],
                 None
                 if out is None
-                else tuple([None if tensor is None else _facts(tensor) for tensor in out]),
+                else tuple([None if tensor is None else facts_of(tensor) for tensor in out]),
             )
             resolved = self._resolved.get(key)
         except (AttributeError, TypeError, RuntimeError):  # what has no key: reading the call says why
@@ -328,44 +330,13 @@ class Op:
         reference = Reference(shape, kind, trees.trees)
         chosen = chosen_policy(policy)
         if shape.tokens == 0:
-            return Resolved(request, *_positions(kind), reference, Tally())
+            return Resolved(request, *positions(kind), reference, Tally())
         residual = arguments[0]
         assert residual is not None
         device = current(residual.device)
         selection, plan = self._dispatch.resolve(request, device, chosen, comm, exact)
         tally = self._dispatch.statistics.tally(selection)
-        return Resolved(request, *_positions(kind), reference, tally, selection, plan)
-
-
-Places = tuple[tuple[int, ...] | None, tuple[int | None, ...] | None]
-
-
-def _positions(kind: str) -> Places:
-    """Where a kind's inputs are among the arguments, and its outputs among the results; see `Resolved`."""
-    inputs, outputs = INPUTS[kind], OUTPUTS[kind]
-    places = tuple(ARGUMENTS.index(name) for name in inputs)
-    results = tuple(outputs.index(name) if name in outputs else None for name in RESULTS)
-    return None if inputs == ARGUMENTS else places, None if outputs == RESULTS else results
-
-
-def _facts(tensor: torch.Tensor) -> tuple[object, ...]:
-    """All that a decision can depend on of a tensor; the type, so that a FakeTensor is never taken for one."""
-    aligned = tensor.data_ptr() & 15 == 0
-    return (type(tensor), tensor.shape, tensor.dtype, tensor.device, tensor.is_contiguous(), aligned)
-
-
-def refuse_grad(arguments: Sequence[Maybe]) -> None:
-    """Check that no tensor of a call made with gradients enabled requires one.
-
-    Raises:
-        RuntimeError: one does.
-    """
-    for name, tensor in zip(ARGUMENTS, arguments, strict=True):
-        if tensor is not None and tensor.requires_grad:
-            raise RuntimeError(
-                f"{name} requires grad, and hyper_connection has no gradient; call it under "
-                "torch.no_grad() or torch.inference_mode()"
-            )
+        return Resolved(request, *positions(kind), reference, tally, selection, plan)
 
 
 def _single(name: str, value: FieldValue) -> str | int | float:

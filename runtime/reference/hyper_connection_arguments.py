@@ -298,3 +298,28 @@ def _check_shapes(shape: Shape, kind: str, given: Mapping[str, torch.Tensor]) ->
             )
     if kind != "combine" and shape.low_rank == 0:
         raise ValueError("up_weight has low_rank 0; it must be at least 1")
+
+
+Places = tuple[tuple[int, ...] | None, tuple[int | None, ...] | None]
+
+
+def positions(kind: str) -> Places:
+    """Where a kind's inputs are among the arguments, and its outputs among the results; see `Resolved`."""
+    inputs, outputs = INPUTS[kind], OUTPUTS[kind]
+    places = tuple(ARGUMENTS.index(name) for name in inputs)
+    results = tuple(outputs.index(name) if name in outputs else None for name in RESULTS)
+    return None if inputs == ARGUMENTS else places, None if outputs == RESULTS else results
+
+
+def refuse_grad(arguments: Sequence[torch.Tensor | None]) -> None:
+    """Check that no tensor of a call made with gradients enabled requires one.
+
+    Raises:
+        RuntimeError: one does.
+    """
+    for name, tensor in zip(ARGUMENTS, arguments, strict=True):
+        if tensor is not None and tensor.requires_grad:
+            raise RuntimeError(
+                f"{name} requires grad, and hyper_connection has no gradient; call it under "
+                "torch.no_grad() or torch.inference_mode()"
+            )

@@ -90,3 +90,9 @@ def _alike(tensors: Sequence[Maybe], facts: Sequence[Facts | None]) -> bool:
         ):
             return False
     return True
+
+
+def facts_of(tensor: torch.Tensor) -> tuple[object, ...]:
+    """All that a decision can depend on of a tensor; the type, so that a FakeTensor is never taken for one."""
+    aligned = tensor.data_ptr() & 15 == 0
+    return (type(tensor), tensor.shape, tensor.dtype, tensor.device, tensor.is_contiguous(), aligned)

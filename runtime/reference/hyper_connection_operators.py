@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..operators import TorchOperator, namespace_of
-from .hyper_connection_arguments import ARGUMENTS, RESULTS, check_presence, read
+from .hyper_connection_arguments import ARGUMENTS, RESULTS, check_presence, read, refuse_grad
 from .hyper_connection_shape import FAMILY, INPUTS, OUTPUTS
 
 if TYPE_CHECKING:
@@ -111,8 +111,6 @@ def _like(
     op: Op, kind: str, arguments: Sequence[Maybe], eps: float, branches: int | None, comm: str | None
 ) -> list[torch.Tensor]:
     """What a kind gives, without values."""
-    from .hyper_connection import refuse_grad
-
     if torch.is_grad_enabled():
         refuse_grad(arguments)
     shape = read(op.table, arguments, kind, eps, branches, op.communicator(comm), real=False)

@@ -117,3 +117,16 @@ def odd_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ODD, root)
     write_generation(plan_generation(find_workspace(root)))
     return root
+
+
+@pytest.fixture(scope="session")
+def mini_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace of the small all-reduce, generated: three dtypes on two, four and eight ranks."""
+    from kernwright.generator import plan_generation, write_generation
+    from kernwright.specs import find_workspace
+
+    root = tmp_path_factory.mktemp("mini") / "ranks"
+    shutil.copytree(ODD.parent / "all_reduce" / "miniature", root / "specs")
+    (root / "kernwright.toml").write_text("", encoding="utf-8")
+    write_generation(plan_generation(find_workspace(root)))
+    return root

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from kernwright.evidence.bench import Bench, GraphEmpty, Instruments, Options, bench
+from kernwright.evidence.cells import Cell
 from kernwright.evidence.external import ExternalUnusable
 from kernwright.evidence.families._hyper_connection_peers import eager
 from kernwright.evidence.families.hyper_connection import BoundaryChain, HyperConnection, shape_of
 from kernwright.evidence.gate import Gate, Mismatch
 from kernwright.evidence.health import Monitor
+from kernwright.evidence.places import Place
 from kernwright.evidence.session import Session
 from kernwright.evidence.subject import Case
 from kernwright.evidence.timing import Pace
@@ -81,7 +83,8 @@ class Stage:
 
     table = property(lambda self: self.dispatch.table)
 
-    def plan_for(self, label, candidate, _arch, kind, _device):
+    def plan_for(self, label, candidate, _arch, kind, _device, *, comm, at):
+        assert (comm, at) == (None, None)
         workload = next(entry for entry in self.table.workloads if entry.name == label)
         signature = self.dispatch.signature(workload, kind)
         boundary = eager(shape_of(workload))
@@ -160,7 +163,7 @@ def measure(session, workload, stage, subject):
             subject,
             workload,
             session.identities(workload),
-            torch.device("cpu"),
+            Cell(Place(torch.device("cpu"))),
             stage.watch(),
             candidates,
             Options(**({"pace": Pace(groups=9, replays=5, most=12), "peers": ()} | options)),

@@ -10,9 +10,11 @@ from dataclasses import replace
 
 import pytest
 from kernwright.evidence.bench import Options, bench
+from kernwright.evidence.cells import Cell
 from kernwright.evidence.families.hyper_connection import SUBJECT
 from kernwright.evidence.graphs import capture
 from kernwright.evidence.health import monitor
+from kernwright.evidence.places import Place
 from kernwright.evidence.timing import Pace, paired
 from kernwright.generated.dispatch import TABLE
 from kernwright.ledger import Exactness, RecordFile, Rule, Timing, check, judge, record_name
@@ -43,7 +45,7 @@ def device():
 def planted(tmp_path_factory, device):
     """A dispatch of the FP16 workload whose other candidates are mutants of its control's text."""
     root = tmp_path_factory.mktemp("planted")
-    work = next(entry for entry in TABLE.workloads if entry.label.startswith("fp16-hc4-h2560"))
+    work = next(entry for entry in TABLE.workloads if entry.name.startswith("qwen38_flash_tp1/fp16"))
     control = work.control
     arch = serves(control.builds, current(device).arch)
     text = (TABLE.root / control.builds[arch].source).read_text()
@@ -68,7 +70,7 @@ def test_planted_candidates(planted, device, tmp_path):
     work = planted.table.workloads[0]
     options = Options(pace=Pace(groups=7, replays=10, most=14), peers=(), failures=tmp_path)
     with monitor(device) as watch:
-        result = bench(planted, SUBJECT, work, identities(planted), device, watch, (), options)
+        result = bench(planted, SUBJECT, work, identities(planted), Cell(Place(device)), watch, (), options)
     records = {record.candidate: record for record in result.records}
     assert {name: record.verdict for name, record in records.items()} == {
         "control": "no_difference",

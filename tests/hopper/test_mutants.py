@@ -103,7 +103,7 @@ def two_calls(chain, name, edit):
 
 def cases(mutants):
     """Those that are about waiting for another grid or CTA run by default."""
-    quick = ("grid before", "tag", "advance", "wait for down", "bytes")
+    quick = ("grid before", "no tag", "advance", "wait for down")
     return [
         pytest.param(name, marks=() if any(word in name for word in quick) else pytest.mark.long)
         for name in mutants
@@ -120,6 +120,7 @@ def test_two_kernels(chain, mutant):
     assert found(two_calls(chain, "two", TWO[mutant]))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["one", "two"])
 def test_nothing_is_found_without_a_mutant(chain, name):
     assert not found(two_calls(chain, name, ("// ---- workload ----", "")))

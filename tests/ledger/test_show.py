@@ -15,6 +15,7 @@ def test_a_timed_record(file: Any, timing: Any) -> None:
     assert row | {"reason": "", "file": ""} == {
         "spec": "qwen38_flash_tp1",
         "workload": "fp16-hc4-h2560-n1-r320-tp1",
+        "part": None,
         "candidate": "wide_rows",
         "control": "replicated",
         "arch": "sm_90",
@@ -64,6 +65,7 @@ def test_stale_rows_say_what_to_measure_again(file: Any) -> None:
     assert row == {
         "spec": "qwen38_flash_tp1",
         "workload": "fp16-hc4-h2560-n1-r320-tp1",
+        "part": None,
         "candidate": "wide_rows",
         "control": "replicated",
         "arch": "sm_90",

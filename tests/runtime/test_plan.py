@@ -1,5 +1,6 @@
 """Plans: which pointers reach which kernel, on which stream, with scratch of their own."""
 
+import ctypes
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -178,7 +179,7 @@ def test_another_current_device_is_switched_for_the_launch(
         def __exit__(self, *_: object) -> None:
             current[0] = self.before
 
-    monkeypatch.setattr(torch.cuda, "device", Guard)
+    monkeypatch.setattr(plan, "device_guard", Guard)
     seen = []
 
     class Watching:
@@ -231,3 +232,30 @@ def test_state_is_zeroed_once_for_each_stream(
     monkeypatch.setattr(plan, "capturing", lambda: False)
     combine.prepare()
     assert len(made) == 3
+
+
+def test_ranks_that_share_a_launch_get_pointers_of_their_own(
+    make: ModuleType, launches: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a call and by a verifier's `run`, and without a device, as on the emulator."""
+    seen: list[list[int]] = []
+
+    class Reading:
+        def launcher(self, _: Kernel) -> Any:
+            def launch(_stream: int, parameters: int, _extra: int) -> None:
+                address = ctypes.c_void_p.from_address(parameters).value
+                assert address is not None
+                seen.append(list((ctypes.c_uint64 * 4).from_address(address)))
+
+            return launch
+
+    found = replace(make.candidate("control"), arguments={"residual": "pointers[4]"})
+    signature = make_plan(make, launches, "combine").signature
+    shapes = [replace(buffer, shape=(2, *buffer.shape)) for buffer in (*signature.inputs, *signature.outputs)]
+    wide = replace(signature, inputs=tuple(shapes[:3]), outputs=tuple(shapes[3:]))
+    combine = Plan(found, "sm_90", "combine", wide, replace(GPU, index=None), Reading(), ranks=2)
+    tensors = [torch.zeros(buffer.shape, dtype=torch.float16) for buffer in shapes]
+    residual = tensors[0].data_ptr()
+    combine(tensors[:3], tensors[3:])
+    combine.run({buffer.name: tensor for buffer, tensor in zip(shapes, tensors, strict=True)})
+    assert seen == [[residual, residual + 512, 0, 0]] * 2

@@ -110,7 +110,7 @@ def test_mistakes_are_found_without_memory(make: ModuleType, bound: Dispatch) ->
         boundary(*tensors[:4], tensors[4][:32], tensors[5])
     with pytest.raises(TypeError, match="block is float32 and residual is float16"):
         boundary(tensors[0], tensors[1].float(), *tensors[2:])
-    out = {name: tensor for name, tensor in zip(RESULTS, tensors[:3], strict=True)}
+    out = dict(zip(RESULTS, tensors[:3], strict=True))
     with pytest.raises(ValueError, match=r"out's x is torch.float16 of shape \(2, 256\) on meta; it must be"):
         boundary.out(*tensors, **(out | {"x": torch.empty(2, 256, dtype=torch.float16, device="meta")}))
     boundary.out(*tensors, **out)
@@ -122,7 +122,7 @@ def test_options_mean_what_they_mean_in_the_op(make: ModuleType, bound: Dispatch
         boundary(*make.tensors(tokens=17), exact=True)
     with pytest.raises(ValueError, match="policy is 'best'; allowed are measured"):
         boundary(*make.tensors(), policy="best")
-    with pytest.raises(ValueError, match="eps is -1.0; it must be"):
+    with pytest.raises(ValueError, match=r"eps is -1\.0; it must be"):
         boundary(*make.tensors(), eps=-1.0)
     assert not torch.equal(boundary(*make.tensors(), eps=10.0)[1], boundary(*make.tensors())[1])
 
@@ -147,7 +147,9 @@ def test_a_workspace_has_a_namespace_of_its_own(make: ModuleType, tmp_path: Path
     first = make.dispatch_of(work, root=tmp_path / "My Kernels 2" / "generated")
     assert first.torch_ops() is torch.ops.kernwright_my_kernels_2
     assert first.torch_ops() is torch.ops.kernwright_my_kernels_2
-    with pytest.raises(ValueError, match="are torch.ops.kernwright_my_kernels_2 already, and can't become"):
+    with pytest.raises(
+        ValueError, match=r"are torch\.ops\.kernwright_my_kernels_2 already, and can't become"
+    ):
         first.torch_ops("mine")
     again = make.dispatch_of(work, root=tmp_path / "My Kernels 2" / "generated")
     assert again.torch_ops() is torch.ops.kernwright_my_kernels_2

@@ -73,7 +73,12 @@ def change(inputs: list[torch.Tensor], turn: int) -> None:
 
 
 def captured(call: Any, *, stream: torch.cuda.Stream | None = None) -> tuple[torch.cuda.CUDAGraph, Any]:
-    graph = torch.cuda.CUDAGraph()
+    """Capture a call on a stream of its own, on which it ran before: kernels may keep state for every stream."""
+    graph, stream = torch.cuda.CUDAGraph(), stream or torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()
+    stream.synchronize()
     with torch.cuda.graph(graph, stream=stream):
         results = call()
     return graph, results
@@ -122,10 +127,6 @@ def test_a_chain_in_one_graph_writes_into_given_tensors() -> None:
 def test_capture_on_a_side_stream_and_replay_on_another() -> None:
     inputs = tensors(1)
     side, other = torch.cuda.Stream(), torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        op(*inputs)
-    side.synchronize()
     graph, results = captured(lambda: op(*inputs), stream=side)
     for turn in range(50):
         change(inputs, turn)
@@ -139,9 +140,12 @@ def test_capture_on_a_side_stream_and_replay_on_another() -> None:
 
 
 def test_two_graphs_that_share_a_plan_run_at_once() -> None:
-    """Scratch is each graph's own: a plan that kept its scratch would mix them up here."""
+    """Scratch is each graph's own: a plan that kept its scratch would mix them up here.
+
+    The control, because kernels whose CTAs wait for each other may not find room on a GPU that others use, too.
+    """
     first, second = tensors(2), tensors(3)
-    plan = op.plan(*first)
+    plan = op.plan(*first, policy="control")
     graphs = [captured(lambda given=given: plan(*given)) for given in (first, second)]
     expected = [op(*first), op(*second)]
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
@@ -153,7 +157,7 @@ def test_two_graphs_that_share_a_plan_run_at_once() -> None:
             with torch.cuda.stream(stream):
                 for _ in range(5):
                     graph.replay()
-        third = op(*first)  # eagerly, between the two
+        third = plan(*first)  # eagerly, between the two
         for stream in streams:
             torch.cuda.current_stream().wait_stream(stream)
         assert same(third, expected[0]), f"turn {turn}"
@@ -169,8 +173,9 @@ def test_a_cold_call_in_a_capture_leaves_the_process_usable(monkeypatch: pytest.
     expected = op(*inputs)
     monkeypatch.setattr(loader, "_modules", {})
     cold = Op(bind(dispatch.TABLE))
-    with pytest.raises(NotWarm, match="warm_up"):
-        captured(lambda: cold(*inputs))
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(NotWarm, match="warm_up"), torch.cuda.graph(graph):
+        cold(*inputs)
     torch.cuda.synchronize()
     assert same(cold(*inputs), expected)
     graph, results = captured(lambda: cold(*inputs))
@@ -196,10 +201,12 @@ def test_a_warm_process_compiles_loads_and_allocates_nothing() -> None:
 
 
 def test_thirty_two_threads_on_streams_of_their_own() -> None:
+    """By the control, which waits for nobody: thirty-two kernels share the GPU here."""
     given = [tensors(100 + number) for number in range(32)]
     expected = [op(*inputs) for inputs in given]
     torch.cuda.synchronize()
-    plan = op.plan(*given[0])
+    plan = op.plan(*given[0], policy="control")
+    ways = (lambda *inputs: op(*inputs, policy="control"), plan)
     barrier = threading.Barrier(32)
     wrong: list[object] = []
 
@@ -209,7 +216,7 @@ def test_thirty_two_threads_on_streams_of_their_own() -> None:
             barrier.wait()
             with torch.cuda.stream(stream):
                 for turn in range(60):
-                    results = (op, plan)[turn % 2](*given[number])
+                    results = ways[turn % 2](*given[number])
                     if not same(results, expected[number]):
                         wrong.append((number, turn))
             stream.synchronize()

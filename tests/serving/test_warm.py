@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from kernwright.runtime import Device, Dispatch, InvalidSetting, fork, loader, plan, watch
-from kernwright.runtime.loader import MachineCode
 from kernwright.runtime.reference import hyper_connection
 
 H200 = Device("sm_90", 132, "NVIDIA H200", 0)
@@ -32,7 +31,7 @@ def cold(make: ModuleType, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Dispatc
 
     compiler = SimpleNamespace(compile_source=compile_source)
     monkeypatch.setitem(sys.modules, "kernwright.compiler.compile", compiler)
-    monkeypatch.setattr(loader, "source_text", lambda root, build: "// text")
+    monkeypatch.setattr(loader, "source_text", lambda *_: "// text")
     return make.dispatch_of(make.workload(make.candidate("control")))
 
 
@@ -234,7 +233,9 @@ def test_ranges_that_torch_does_not_have(make: ModuleType, op: Any, monkeypatch:
     monkeypatch.setattr(torch.cuda, "nvtx", SimpleNamespace(range_push=absent))
     monkeypatch.setenv("KERNWRIGHT_NVTX", "1")
     ranges.enabled.cache_clear()
-    with pytest.raises(InvalidSetting, match="KERNWRIGHT_NVTX is 1, and this torch has no NVTX .*: unset it"):
+    with pytest.raises(
+        InvalidSetting, match=r"KERNWRIGHT_NVTX is 1, and this torch has no NVTX .*: unset it"
+    ):
         op.plan(*make.tensors())
     monkeypatch.setenv("KERNWRIGHT_NVTX", "yes")
     ranges.enabled.cache_clear()

@@ -1,0 +1,80 @@
+"""Cells: the parts of a workload's interval that are measured on their own, each by a value that stands for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..ledger import Part as Measured
+from ..runtime.table import Candidate, Part, Workload
+from .places import Place
+from .subject import Chain, ChannelSubject, Subject, parts_on
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is timed of a workload, and where."""
+
+    place: Place
+    part: Part | None = None
+    """None where all of the workload is one cell."""
+    at: int | None = None
+    """Value of the interval that is timed; None where there is none."""
+
+    def control(self, workload: Workload) -> Candidate:
+        """What candidates are compared with."""
+        return workload.control_of(self.part)
+
+    def admits(self, candidate: Candidate) -> bool:
+        """Whether a candidate could serve the cell."""
+        return self.part is None or candidate.route == self.part.route
+
+    def chain(self, subject: Subject, workload: Workload, seed: int) -> Chain:
+        """What this process times."""
+        place = self.place
+        if place.comm is None:
+            return subject.chain(workload, place.device, seed)
+        assert isinstance(subject, ChannelSubject)
+        assert self.at is not None
+        return subject.chain_of_rank(workload, place.device, seed, place.rank, self.at)
+
+    def measured(self, workload: Workload) -> Measured | None:
+        """The part as a record states it."""
+        if self.part is None or self.at is None:
+            return None
+        return Measured(field=workload.interval or "", low=self.part.low, high=self.part.high, at=self.at)
+
+    def title(self, workload: Workload) -> str:
+        """In words: `payload_bytes 4 to 65536 at 512`; empty for a workload without an interval."""
+        if self.at is None:
+            return ""
+        span = f" {self.part.low} to {self.part.high}" if self.part else ""
+        return f"{workload.interval}{span} at {self.at}"
+
+
+def cells(workload: Workload, place: Place, device: str | None) -> Iterator[Cell]:
+    """The cells of a workload on a device, by its name.
+
+    A workload whose ranks talk is timed at one value in each part; another one's interval, such as tokens, is left
+    to its subject.
+    """
+    interval = workload.fields.get(workload.interval or "")
+    if place.comm is None or not isinstance(interval, tuple):
+        yield Cell(place)
+        return
+    parts = parts_on(workload, device)
+    for part in parts:
+        yield Cell(place, part, representative(*part.span))
+    if not parts:
+        yield Cell(place, None, representative(*interval))
+
+
+def representative(low: int, high: int) -> int:
+    """What stands for an interval: a power of two near its geometric middle, else a multiple of 16 or 4 there."""
+    middle = math.sqrt(low * high)
+    power: int = 2 ** round(math.log2(middle))
+    for value in (power, int(middle) // 16 * 16, -(-low // 4) * 4):
+        if low <= value <= high:
+            return value
+    return low
