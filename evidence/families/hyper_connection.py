@@ -24,15 +24,15 @@ BOUNDARIES = 96
 SEEDS = {"boundary": (1, 2), "first": (3,), "combine": (4,), "final": (5,)}
 
 
-def shape_of(workload: Workload, tokens: int = 1) -> Shape:
-    """The oracle's view of a workload."""
+def shape_of(workload: Workload) -> Shape:
+    """The oracle's view of a workload, at the low end of its tokens."""
     fields: Mapping[str, Any] = workload.fields
     return Shape(
         dtype=fields["dtype"],
         branches=fields["branches"],
         hidden=fields["hidden"],
         low_rank=fields["low_rank"],
-        tokens=tokens,
+        tokens=fields["tokens"][0],
         trees=workload.trees,
         norm_weight=cast(NormWeight, fields["norm_weight"]),
         eps=fields["eps"],
