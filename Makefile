@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 WHEEL   = build/wheel
 
-.PHONY: install demo test test-long check format generate wheels artifacts gpu gpu-site gpu-test gpu-bench gpu-ranks clean
+.PHONY: install demo test test-long check format generate wheels artifacts gpu gpu-site gpu-test gpu-bench gpu-ranks sanitize clean
 
 install: $(VENV)/.installed
 
@@ -17,8 +17,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: install
 	$(BIN)/kernwright build
 	$(BIN)/kernwright verify qwen38_flash_tp1 --candidate replicated --case boundary:normal:1
-	$(BIN)/kernwright explain sm70-fp16-hc4-h2560-n1
-	$(BIN)/kernwright explain fp16-hc4-h2560-n1 --device 'NVIDIA H200'
+	$(BIN)/kernwright explain sm70-fp16-hc4-h2560-n1-tp1
+	$(BIN)/kernwright explain fp16-hc4-h2560-n1-tp1 --device 'NVIDIA H200'
 	$(BIN)/python examples/boundary.py
 
 test: install
@@ -53,7 +53,7 @@ wheels:
 
 # Every cubin, and PTX of the sm_70 builds, as a bundle.
 artifacts: install
-	$(BIN)/python -m kernwright.generator.artifacts artifacts
+	$(BIN)/kernwright bundle --ptx sm_70 -o artifacts
 
 # On a machine with a GPU, with its own Python: nothing is installed into it, nothing is downloaded. Each part can be
 # run alone; what needs several GPUs says so and does nothing where there is one.
@@ -75,12 +75,20 @@ gpu-test: gpu-site
 
 gpu-bench: gpu-site
 	$(ON_GPU) $(PYTHON) benchmarks/distance.py $(OUT)/distance.json
+	$(ON_GPU) $(PYTHON) benchmarks/call_cost.py --profile $(OUT)/call_cost.json
 	$(ON_GPU) $(PYTHON) -m kernwright bench
 	tar -czf $(OUT)/records.tgz -C ledger records
 
 gpu-ranks: gpu-site
 	if test $(GPUS) -lt 2; then echo "one GPU: benchmarks/wide.py is for two or more"; else \
 	  $(ON_GPU) $(PYTHON) -m torch.distributed.run --standalone --nproc-per-node $(GPUS) benchmarks/wide.py --out $(OUT); fi
+
+# Every kernel at small shapes under compute-sanitizer; each tensor is an allocation of its own then.
+SANITIZE_OPTIONS ?=
+sanitize: gpu-site
+	for tool in memcheck initcheck synccheck; do \
+	  $(ON_GPU) PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool $$tool --error-exitcode 9 $(SANITIZE_OPTIONS) \
+	    $(PYTHON) -m pytest -m gpu -p no:cacheprovider $$(find tests -name 'test_sanitized*_gpu.py') || exit 1; done
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

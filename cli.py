@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from kernwright import cli_evidence, console
+from kernwright import cli_bundle, cli_evidence, console
 from kernwright.cli_options import Archs, Candidates, Json, Workloads, open_workspace
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def validate(
             "file": str(spec_file.path),
             "family": spec_file.spec.family,
             "workload": workload.label(),
-            "candidates": [candidate.name for candidate in spec_file.spec.candidates],
+            "candidates": [c.name for c in spec_file.spec.candidates if c.serves(workload)],
             "archs": list(spec_file.spec.control.arch),
         }
         for spec_file in found
@@ -167,12 +167,12 @@ def build(
 @app.command()
 def explain(
     workload: Annotated[
-        str, typer.Argument(help="A spec name or a short form, e.g. sm70-fp16-hc4-h2560-n1.")
+        str, typer.Argument(help="A spec name or a short form, e.g. sm70-fp16-hc4-h2560-n1-tp1.")
     ],
     arch: Archs = [],  # noqa: B006
     tokens: Annotated[int | None, typer.Option(min=1, help="Number of tokens of the call.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Storage dtype of the call's tensors.")] = None,
-    kind: Annotated[str, typer.Option(help="Kind of the op.")] = "boundary",
+    kind: Annotated[str | None, typer.Option(help="Kind of the op; by default its first.")] = None,
     policy: Annotated[str | None, typer.Option(help="measured, verified, control or reference.")] = None,
     device: Annotated[str | None, typer.Option(help="A GPU of the ledger, e.g. 'NVIDIA H200'.")] = None,
     json: Json = False,
@@ -303,6 +303,7 @@ def _cache_row(entry: CacheEntry) -> dict[str, str | int | None]:
     }
 
 
+cli_bundle.register(app)
 cli_evidence.register(app)
 
 
@@ -325,6 +326,7 @@ CHECK_FAILED = {
 """Errors that end with exit status 1: something of ours or of a team's isn't as it must be."""
 
 BAD_INPUT = {
+    "kernwright.compiler.bundle": ("BundleInvalid",),
     "kernwright.evidence.commands": ("UnknownPlace",),
     "kernwright.evidence.explain": ("QuestionError",),
     "kernwright.evidence.external": ("ExternalUnusable",),

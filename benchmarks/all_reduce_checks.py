@@ -66,6 +66,12 @@ def different(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     return (unequal & ~both).sum()
 
 
+def largest(ranks: Ranks) -> int:
+    """Bytes of the largest payload that a channel of all_reduce carries."""
+    layouts = [ranks.comm.channel(name).plan.places for name in ranks.comm.channels]
+    return max(places["capacity"] for places in layouts if "capacity" in places)
+
+
 def sizes(ranks: Ranks, dtype: torch.dtype) -> Iterator[int]:
     """Elements: small and odd ones, rows, those astride every border of the parts, the largest."""
     element = dtype.itemsize
@@ -80,7 +86,7 @@ def sizes(ranks: Ranks, dtype: torch.dtype) -> Iterator[int]:
             for part in work.parts:
                 bytes_of |= {part.high + shift * element for shift in (-1, 0, 1, 2)}
             bytes_of.add(work.channel["capacity"])
-    most = max(ranks.comm.channel(name).plan.places["capacity"] for name in ranks.comm.channels)
+    most = largest(ranks)
     return iter(sorted({size // element for size in bytes_of if element <= size <= most}))
 
 
@@ -209,7 +215,7 @@ def replays(ranks: Ranks, count: int) -> dict[str, Any]:
 def skewed_without_waiting(ranks: Ranks) -> dict[str, Any]:
     """Three calls, then 64 large staged ones, without a synchronisation; one rank late by a millisecond."""
     wrong = torch.zeros((), dtype=torch.int64, device=ranks.comm.device)
-    most = max(ranks.comm.channel(name).plan.places["capacity"] for name in ranks.comm.channels)
+    most = largest(ranks)
     for numel, depth in ((7168, 3), (most // 2, 64)):
         given = ranks.values(numel, torch.bfloat16, depth)
         expected = in_rank_order(given)

@@ -140,12 +140,11 @@ def _entry(item: Mapping[str, Any]) -> BundleEntry:
     return entry
 
 
-def write_bundle(folder: Path, artifacts: Iterable[Artifact]) -> None:
-    """Write a bundle, replacing the one that `folder` may hold; whoever opens it sees the old or the new one.
+def check_replaceable(folder: Path) -> None:
+    """Check that a bundle may be written to `folder`: it doesn't exist, is empty, or holds a bundle.
 
     Raises:
-        BundleInvalid: `folder` holds something else.
-        ToolchainMissing: there is no compiler whose version could be noted.
+        BundleInvalid: it holds something else.
     """
     if (
         folder.exists()
@@ -156,6 +155,16 @@ def write_bundle(folder: Path, artifacts: Iterable[Artifact]) -> None:
             f"{folder} exists and isn't a bundle (it has no {LISTING}), so it isn't replaced. "
             "Name another folder."
         )
+
+
+def write_bundle(folder: Path, artifacts: Iterable[Artifact]) -> None:
+    """Write a bundle, replacing the one that `folder` may hold; whoever opens it sees the old or the new one.
+
+    Raises:
+        BundleInvalid: `folder` holds something else.
+        ToolchainMissing: there is no compiler whose version could be noted.
+    """
+    check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         new, old = Path(temporary) / "new", Path(temporary) / "old"

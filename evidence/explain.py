@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from ..runtime.communicator import imagined
 from ..runtime.device import Device
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import FormatMismatch
@@ -35,7 +36,7 @@ class Question:
     """Targets to explain for; by default the short form's, else all that the workload's control lists."""
     tokens: int | None = None
     dtype: str | None = None
-    kind: str = "boundary"
+    kind: str | None = None
     policy: str | None = None
     device: str | None = None
     """Name of a GPU that the ledger has records of, for its SM count and architecture."""
@@ -92,7 +93,12 @@ def answer(question: Question, workspace: Workspace, specs: Sequence[SpecFile]) 
         asked["dtype"] = LONG_DTYPE.get(str(asked["dtype"]), asked["dtype"])
     _check_places(question, short)
     match = _workload(question.workload, short, asked, specs)
-    fields = {**_plain(match.workload.fields()), **_plain(asked)}
+    own = match.workload.fields()
+    asked |= {name: value for name, value in short.fields.items() if isinstance(own.get(name), tuple)}
+    fields = {**_plain(own), **_plain(asked)}
+    work = next(w for w in dispatch.table.workloads if w.spec == match.spec.name)
+    kind = question.kind or next(iter(work.control.steps))
+    ranks = match.workload.world_size
     archs = question.archs or ((short.arch,) if short.arch else match.spec.control.arch)
     places: Sequence[Device | str] = archs
     if question.device is not None:
@@ -100,7 +106,12 @@ def answer(question: Question, workspace: Workspace, specs: Sequence[SpecFile]) 
     try:
         return [
             dispatch.explain_request(
-                match.spec.family, fields, place, kind=question.kind, policy=question.policy
+                match.spec.family,
+                fields,
+                place,
+                kind=kind,
+                policy=question.policy,
+                comm=imagined(dispatch.table, match.spec.name, ranks) if ranks > 1 else None,
             )
             for place in places
         ]
@@ -142,6 +153,11 @@ def _recorded(dispatch: Dispatch, name: str) -> Device:
     return Device(kind.arch, kind.sm_count, kind.name)
 
 
+def _holds(interval: FieldValue | None, value: FieldValue) -> bool:
+    """Whether a workload's interval contains the number that is asked about."""
+    return isinstance(interval, tuple) and isinstance(value, int) and interval[0] <= value <= interval[1]
+
+
 def _workload(
     text: str, short: ShortForm, asked: Mapping[str, FieldValue], specs: Sequence[SpecFile]
 ) -> Match:
@@ -150,6 +166,11 @@ def _workload(
     served = [match for match in found if asked.get("dtype") in (None, match.workload.dtype)]
     if not served and len({match.spec.name for match in found}) == 1:
         served = found[:1]
+    # Several specs may have the shape for different numbers of tokens: who serves those asked about is meant.
+    tokens = asked.get("tokens", 1)
+    exact = [match for match in served if _holds(match.workload.fields().get("tokens"), tokens)]
+    if len(served) > 1 and len(exact) == 1:
+        served = exact
     if len(served) == 1:
         return served[0]
     names = listing(f"{match.workload.label()} ({match.spec.name})" for match in served) or "none"

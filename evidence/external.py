@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, cast
 from ..compiler.compile import compile_source
 from ..compiler.nvrtc import CompileFailed
 from ..compiler.resources import LogUnreadable
+from ..runtime.current import current_stream
 from ..runtime.device import Device
 from ..runtime.loader import Function
-from ..runtime.plan import RawStream, current_stream
+from ..runtime.plan import RawStream
 from ..runtime.request import Signature
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..runtime.current import current_stream
 from ..runtime.device import current
-from ..runtime.plan import RawStream, current_stream
+from ..runtime.plan import RawStream
 from .external import load_kernel
 
 if TYPE_CHECKING:

@@ -137,9 +137,12 @@ class Replay:
             for buffer in plan.buffers
         }
         plan.run(self._buffers)
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            plan.prepare()  # what it keeps for every stream can't be made while one is captured
         torch.cuda.synchronize(device)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, stream=stream):
             plan.run(self._buffers)
 
     def shares(self, expected: Tensors) -> Tensors:

@@ -16,7 +16,7 @@ class Graph(Generic[Result]):
     """A captured run with what it returned: the tensors that every replay writes again."""
 
     def __init__(self, run: Callable[[], Result]) -> None:
-        """Warm up on a side stream, as capture wants it, then capture."""
+        """Warm up on a side stream, as capture wants it, then capture on it: plans keep state for every stream."""
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -24,7 +24,7 @@ class Graph(Generic[Result]):
                 run()
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, stream=stream):
             self.result = run()
 
     def replay(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from ..runtime import Build, Candidate, DeviceKind, Kernel, Part, Record, Table, Workload, bind
 from ..runtime.reference import all_reduce as _all_reduce
 from ..runtime.reference import hyper_connection as _hyper_connection
+from ..runtime.reference import linear_all_reduce as _linear_all_reduce
 
 TABLE = Table(
     format=2,
@@ -1610,6 +1611,2292 @@ TABLE = Table(
         ),
         Workload(
             family='hyper_connection',
+            spec='hc8_h2048_r128_tp8',
+            label='fp16-hc8-h2048-n1-r128-tp8',
+            fields={'dtype': 'float16', 'branches': 8, 'hidden': 2048, 'low_rank': 128, 'tokens': (1, 1), 'world_size': 8, 'eps': 1e-06, 'norm_weight': 'shared'},
+            trees={'norm': (1, 256, 8), 'down': (8, 256, 8), 'up': (1, 32, 2)},
+            candidates=(
+                Candidate(
+                    name='replicated',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_80.cu', 'e2262b78c336fa63c3cec50306274d9333044797fa41009b34975e55ede7574a'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_90.cu', '604282e2cc15dab9da36089d4107bb892cb3ba9f60dcad064ad93526c3ac9790'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'combine': Kernel('hyper_connection_combine_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'down': Kernel('hyper_connection_down_replicated', grid=(136, 1, 1), block=(256, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out')),
+                        'down_final': Kernel('hyper_connection_down_final_replicated', grid=(128, 1, 1), block=(256, 1, 1), args=('y', 'down_weight', 'lora')),
+                        'up_mix': Kernel('hyper_connection_up_mix_replicated', grid=(256, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 16384), 'float16'),
+                        'y': ((1, 16384), 'float16'),
+                        'lora': ((1, 128), 'float16'),
+                    },
+                ),
+                Candidate(
+                    name='fused_up_128',
+                    route='fused_up_mix_gather',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_80.cu', 'fe74762e8bc516ca463f40b6708d25087cba7130c080db9b8f1ccb5be5bfe455'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_90.cu', '3d4c31264a10ee8a8c1674b9b95332d02de84d24f58243661e3204ef5e2d53ec'),
+                    },
+                    kernels={
+                        'combine': Kernel('hyper_connection_combine_fused_up_128', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'combine_norm': Kernel('hyper_connection_combine_norm_fused_up_128', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_fused_up_128', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'down': Kernel('hyper_connection_down_fused_up_128', grid=(17, 1, 1), block=(256, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'down_final': Kernel('hyper_connection_down_final_fused_up_128', grid=(16, 1, 1), block=(256, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'gather_down': Kernel('hyper_connection_gather_down_fused_up_128', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'injection_out', 'rank_base', 'timeout_ns'), resident=True),
+                        'gather_down_final': Kernel('hyper_connection_gather_down_final_fused_up_128', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'rank_base', 'timeout_ns'), resident=True),
+                        'up_mix': Kernel('hyper_connection_up_mix_fused_up_128', grid=(128, 1, 1), block=(256, 1, 1), args=('channels', 'lora', 'up_weight', 'y', 'block_input', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'gather_down', 'up_mix'),
+                        'first': ('norm', 'down', 'gather_down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'gather_down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 16384), 'float16'),
+                        'y': ((1, 16384), 'float16'),
+                        'shard': ((1, 17), 'float16'),
+                        'lora': ((1, 128), 'float16'),
+                    },
+                    arguments={'channels': 'pointers[8]', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('hyper_connection_fused_up_mix_gather',),
+                ),
+                Candidate(
+                    name='hidden',
+                    route='hidden_sharded',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_80.cu', '231bb3a8dd92f682b6e3cbaa95e7adfa650ddd7a6a08bf659ff1a0e4cc2beaef'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_90.cu', 'f17e7a1b3482b234981aef1b5b066982c19c32df93a3344d833e424a8eaec43e'),
+                    },
+                    kernels={
+                        'combine': Kernel('hyper_connection_combine_hidden', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'combine_norm': Kernel('hyper_connection_combine_norm_hidden', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_hidden', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'down': Kernel('hyper_connection_down_hidden', grid=(17, 1, 1), block=(256, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'down_final': Kernel('hyper_connection_down_final_hidden', grid=(16, 1, 1), block=(256, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'gather_down': Kernel('hyper_connection_gather_down_hidden', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'injection_out', 'rank_base', 'timeout_ns'), resident=True),
+                        'gather_down_final': Kernel('hyper_connection_gather_down_final_hidden', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'rank_base', 'timeout_ns'), resident=True),
+                        'up_mix': Kernel('hyper_connection_up_mix_hidden', grid=(32, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'mixed', 'rank_base')),
+                        'gather': Kernel('hyper_connection_gather_hidden', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'mixed', 'block_input', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'gather_down', 'up_mix', 'gather'),
+                        'first': ('norm', 'down', 'gather_down', 'up_mix', 'gather'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'gather_down_final', 'up_mix', 'gather'),
+                    },
+                    scratch={
+                        'x': ((1, 16384), 'float16'),
+                        'y': ((1, 16384), 'float16'),
+                        'shard': ((1, 17), 'float16'),
+                        'lora': ((1, 128), 'float16'),
+                        'mixed': ((1, 256), 'float16'),
+                    },
+                    arguments={'channels': 'pointers[8]', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('hyper_connection_hidden_sharded',),
+                ),
+                Candidate(
+                    name='gates',
+                    route='gate_sharded',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_80.cu', '88de14f4ba4351ab820fa17725b3bd86833a46702226435090af7250fd82da71'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_90.cu', '051aef4194cd9b6204541d2b45ae992a9fa42f899adbef94b8d938947c09e3bc'),
+                    },
+                    kernels={
+                        'combine': Kernel('hyper_connection_combine_gates', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'combine_norm': Kernel('hyper_connection_combine_norm_gates', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_gates', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'down': Kernel('hyper_connection_down_gates', grid=(17, 1, 1), block=(256, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'down_final': Kernel('hyper_connection_down_final_gates', grid=(16, 1, 1), block=(256, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'gather_down': Kernel('hyper_connection_gather_down_gates', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'injection_out', 'rank_base', 'timeout_ns'), resident=True),
+                        'gather_down_final': Kernel('hyper_connection_gather_down_final_gates', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'rank_base', 'timeout_ns'), resident=True),
+                        'up': Kernel('hyper_connection_up_gates', grid=(256, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'gates', 'rank_base')),
+                        'mix': Kernel('hyper_connection_mix_gates', grid=(8, 1, 1), block=(256, 1, 1), args=('channels', 'gates', 'y', 'block_input', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'gather_down', 'up', 'mix'),
+                        'first': ('norm', 'down', 'gather_down', 'up', 'mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'gather_down_final', 'up', 'mix'),
+                    },
+                    scratch={
+                        'x': ((1, 16384), 'float16'),
+                        'y': ((1, 16384), 'float16'),
+                        'shard': ((1, 17), 'float16'),
+                        'lora': ((1, 128), 'float16'),
+                        'gates': ((1, 2048), 'float16'),
+                    },
+                    arguments={'channels': 'pointers[8]', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('hyper_connection_gate_sharded',),
+                ),
+            ),
+            channel={'record': 0, 'down': 256, 'gates': 1536, 'outputs': 132864, 'fused': 149504, 'more_counters': 166656, 'size': 167424},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k4096-m1to2047-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 4096, 'm': (1, 2047), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to2047-tp2/serial.sm_90.cu', 'd4a9f4b20341b46aeffc6b66ed8644b92b34565f2b4125ab81c268ba2a97f9ec'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to2047-tp2/serial_sm.sm_90.cu', 'c929cdced3fea31978553091f0604f33cd9bcdb91697bd06d6e3007b7ed51aa1'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k4096-m2048to4095-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 4096, 'm': (2048, 4095), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial.sm_90.cu', '9fe17e185e6d5e12605e8169bd60ec8e75be2dd58d056af3087cd14486eb6364'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial_sm.sm_90.cu', 'e9c4ae362b4d348c15b8a202b628f0b0ffb5af26e124e5c59d6def1f98030f68'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/nccl_4.sm_90.cu', 'c585d0e94b42dbaea0cb9ce84821c5a09c57327facfea8ce953277096ddd21d4'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_4.sm_90.cu', '6c67775d8406f5b4d999583c96087308e677512a0e945b2faad6f148c659542b'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8.sm_90.cu', 'b84ef8ff657cf464fb9f29305a72fc167c918729b2ed4918805a292f8e41c592'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_16.sm_90.cu', '14de16e200e571877cb8d9a2fc11913d3ee0a4c7797abe9cc510a8c08e59cf6a'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_4.sm_90.cu', '9b239654bf8c69dc49a13fd2f32e3ddb9942486efc6a853ca54bebfd09e6f721'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_tail.sm_90.cu', '49ffb0537341d2e01f32aacd8f729644ce1e1a34deaab9b5b596089e701128ae'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_free.sm_90.cu', '5b3b62d6b5fc805f75edc8068b273c605ee121394c978dd0e5249107ccc8db98'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_between.sm_90.cu', 'f8cfd77cfd127d62a2e535e2bdf06cc953be2bd2c3ca9ab02480d8cee8cd6650'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k4096-m4096to8191-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 4096, 'm': (4096, 8191), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/serial.sm_90.cu', 'be3d149794419f5e7c708355778ff5bee4900d0a00780c485364c35649a987ab'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/serial_sm.sm_90.cu', '8bd1dc47fcac3e28bfc4258840a257ba5009d3aa38e8c6efa71945cd4eb442be'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/nccl_4.sm_90.cu', '07c5a9eed5756e92323ac05a5a7789fcdde1c93d80612622bd3fb23339679ae9'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_4.sm_90.cu', '69fefd16c90cdb64f87a78161b74e8bde95bd4170590353feda86f41fc23044b'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8.sm_90.cu', '1e07de8adf1b70feed9c05ff161a17e20f5044cd9709f2f1a999ab7ffbbbede1'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_16.sm_90.cu', '664b75eb7185354548cbe51cd9fed1eb045345493a30b7d9b6f4fa8026aea474'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_4.sm_90.cu', 'd34f0547a54a65366fa37f2580a55f8706c8934cca0306d4e339d49f0d98dce7'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_tail.sm_90.cu', '7631c154cc2bc832672e1e517f96b495a5aae2753dc7d47ef23562131fbab76d'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_free.sm_90.cu', 'f0aa1a1d12ed893129a8e8b42008d0df741d389eb5a36eb51834b05b5e8a8c89'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_between.sm_90.cu', 'e125f9712d35aa7985595e4f09799a3acd985052686569ffbecfb8e08014eca3'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k4096-m8192to16384-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 4096, 'm': (8192, 16384), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/serial.sm_90.cu', '90d365387d2a08a954a1ace27daffa41fe369b78f7ead278a4a39cf9346fdba8'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/serial_sm.sm_90.cu', '7db61fb7cc05e6553d569abc84ab63d74e16e963aa268ce16c1869875533aee0'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/nccl_4.sm_90.cu', 'fc5eb870117802d5bec0ff1f7c1b6fc3760f95b9183dc6ab053c727f0ab1d042'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_4.sm_90.cu', '8b5aba80fa48120af81f95b4fa260778b8831f9c9b8aba8d85bded460aed78b1'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8.sm_90.cu', 'a817b9cbbc00bfaed28b9079a391591a4b304a59819b4b5ccbb5ac7c4110176a'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_16.sm_90.cu', 'bcc1e02a6c37bc5232d587caa4b35d0a91185e4f2ec489b7b5920502b7caf8fd'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_4.sm_90.cu', '66e420809e96dc1bb46ef32f6c2faf54cbcb65e482edcab9f93bd619b3d22304'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_tail.sm_90.cu', 'ad09a768711fc5bce2bb7ec5972249af6954c40390a380fc6d4d05e4f441733f'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_free.sm_90.cu', '2b17cc1831af6c0daaf585242da5d1129afc29c29b77973f7d50aefeff8d3279'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_between.sm_90.cu', 'f61140d18807d97dbd94830b404d3e7fc66d8547a83757c93d1042943f295b53'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k12800-m1to2047-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 12800, 'm': (1, 2047), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to2047-tp2/serial.sm_90.cu', '1084c9bc80ca9d27eb56653a4fa5fcd0f990f3aa384a46d8448344d3b983c74d'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to2047-tp2/serial_sm.sm_90.cu', '6916bb884d204356bd02040712cecf3d37744ad8348b317ee68cee95487da05b'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k12800-m2048to4095-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 12800, 'm': (2048, 4095), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial.sm_90.cu', '5ded5b3300bbe85cb2144acff7786d1b9effa10a1a0d55090eaaf4664478e48e'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial_sm.sm_90.cu', '7db2f1f1318d566455e6ce4778b12ebade4ddcc340a23fb4de1ed121d8e8b56c'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/nccl_4.sm_90.cu', 'fc819cc869473ab62bf6999dd68db8e72fc696b7a10fba21517662c6a89f939b'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_4.sm_90.cu', 'b453c818b74659c16150e13a0154de8d756e021c4acf14bf47ad88792ebb2465'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8.sm_90.cu', '59585e9a7f119fdbbab784b2daca6d2761ef37457627bb3fe72d7777d726d726'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_16.sm_90.cu', '8bb86801d8bd424d43d1085abd1ac06b64238d06dca476b8a7d3e02b43a948c5'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_4.sm_90.cu', 'c032351f9138bbaf21a443c238d2f2f3ae06298e0821b45623d8dff7c91f2512'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_tail.sm_90.cu', 'c585693fa91ba8b5d686fa4217e60f11976967590903aa0662a0942447bbf960'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_free.sm_90.cu', 'f2c45f064dba8a276f5935ee4503bd8ad17d8c76deff98f95ba2a2f0da21896e'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_between.sm_90.cu', '317a80e0941ef897be0dda8d23f0280abba1323a2535ee9dfc6ef37780206664'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k12800-m4096to8191-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 12800, 'm': (4096, 8191), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/serial.sm_90.cu', 'f8e37bc0d43cd807749b80c3f41e1b2f99fd2ff903f1a21cfe3da444c80b2277'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/serial_sm.sm_90.cu', 'e64ca000ac509e0a6a94989b14a62e71b4a4ff9cc2c168ff27194eab735d8740'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/nccl_4.sm_90.cu', 'c6023c8ce703d1c2beeb4468f01851106308cb41e6e43f3735a240a182928a79'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_4.sm_90.cu', 'b4080ecde5c41950fa066cfa5b3d0d9d9884c0ae7c2ce7760350d9d04a19a689'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8.sm_90.cu', '8a53f5e596a66f359c24544da59233149c0c07ba88007fcf2219489e0acefe8a'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_16.sm_90.cu', '84eb52f2ef478e5d58f3adc62961a41b58a7e6d5c63325b69fbc63bcec2a6934'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_4.sm_90.cu', 'c776d521cf63a5786d2df8d245ad407dcbfe9af6bc3522d9a2b0b53b547f8543'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_tail.sm_90.cu', '8786ff3b3c5a71f0dd4dfadd81a1bfb807ddd491caa35b7c84e4e4cd27ae5493'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_free.sm_90.cu', '1836bd9062013590c66be8992bb39c033eb2cff655abf8a3b7335708cf2b5614'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_between.sm_90.cu', 'd9498383610fb97edb4969e54ced03b6dc186d40e7eeb4ed47880b2960d4f377'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k12800-m8192to16384-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 12800, 'm': (8192, 16384), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/serial.sm_90.cu', 'e7c4e8ea99b161d7891e6c351e5651694e841661e4848d5fcd561db667772277'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/serial_sm.sm_90.cu', 'a0c296b3e93194c91ed7062e6937cbfa1db2a63272200b6d246c7e86e7ab90db'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/nccl_4.sm_90.cu', '49bfb8cc5428616fd25f5c36773017c2e5390aef7453848d214f5eecb366a5f9'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_4.sm_90.cu', 'fb5a771fcb36f8dce9e68b2bfcdde64d59cb8491fc5d57d8842ceeec681b0e6a'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8.sm_90.cu', 'e4d601f7f766846c7859ed69a9604c3871ae3b361e0e0746ee4e9085b42953bc'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_16.sm_90.cu', '5fbf90ce94a8e9bf0b5b67ce525d8ceedb64e344649a151c2e1c6529ab87e49f'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_4.sm_90.cu', '208fc7967a493c7b9cf654f6acc3d7e5f6c925ed401f1bd23907a31110ace828'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_tail.sm_90.cu', 'cc8f2f61a48d309872133ae55c9ea6d1041f07a5444b44398eff6628bc0b8c2d'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_free.sm_90.cu', 'b1aca28dda6164aac8d1423ad45ea5d4f0a3ad24ff9564e2d100a32b753a97f0'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_between.sm_90.cu', '7e76f9f371555924b983f0420f9478141152ee2d1279a228a1ba1540d8978676'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_7168',
+            label='bf16-w7168-k9216-m1to2047-tp2',
+            fields={'dtype': 'bfloat16', 'width': 7168, 'k': 9216, 'm': (1, 2047), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to2047-tp2/serial.sm_90.cu', '97d4a57eb134e6c3c927e05f1bd16e062fddbad7e65fe0a2c95bd9f127763e19'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to2047-tp2/serial_sm.sm_90.cu', '850adf5c7b68ea5f17697d77744f0ab420d76d094af4a5c34238eaa92199e455'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_7168',
+            label='bf16-w7168-k9216-m2048to4095-tp2',
+            fields={'dtype': 'bfloat16', 'width': 7168, 'k': 9216, 'm': (2048, 4095), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial.sm_90.cu', '0243fa44fcf3f4f66ab2555aa85cf1cba165b934c1371dad475d3080d7e6e4cb'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial_sm.sm_90.cu', '69cec14b2753160656ae54b051c9d8f6f472ecb50462c0aa9dd8b93eb6b0457d'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/nccl_4.sm_90.cu', '10540aacfc5804d62389841cbe951d8d5f2aee8c21adb0bb022dd302362c1687'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_4.sm_90.cu', '6aeb958f2e8a1b81b89d50d2488a4bf30cebb84056c713a47efd17ea3fff1335'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8.sm_90.cu', '28495245ed1392a797755ed3628bc194e0af0c52fc728c5aba9a1a94b410bbbc'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_16.sm_90.cu', 'd117734eaaaabd7e798f7547de53fbbfb79ae13d2a3b0cd9ea61419c7d9ab66e'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_4.sm_90.cu', '2ae304e46791fd165ed5c6ec174af4fe9a768e821cd3d9a4b7802cb5193e5515'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_tail.sm_90.cu', '2d92f01ce370fe5344846d7ee2ab4df520a7c70967fcc166a12fe0d308479ec6'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_free.sm_90.cu', 'cbe0208737437f38326671946e633dbec8a2480fc3f40c6e4180e747ecd79e2d'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_between.sm_90.cu', '211c4ff41b751928dd85ef4c5e51c13ac22af843fb207622d31fb33184125443'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_7168',
+            label='bf16-w7168-k9216-m4096to8191-tp2',
+            fields={'dtype': 'bfloat16', 'width': 7168, 'k': 9216, 'm': (4096, 8191), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/serial.sm_90.cu', 'eaa9b6dc4998769cc11e129034751a611c120e4b32dcf94dd43acbbc9da57ab4'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/serial_sm.sm_90.cu', 'fb3abf91b22d2a31932f969fe61d437d6c37a3e173f458a1196a1673552208fb'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/nccl_4.sm_90.cu', '65b145576a698315e15eb7e58cd70e9b96fbc2443f36f3a0b48243e58ab23621'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_4.sm_90.cu', '07921bd440a0c5c10922e5d68c4f16190c36b8ed4aab9faa79771c636a196b11'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8.sm_90.cu', 'd44c83e2e7a989c8e7aa9d1993cb44ee672f1678e7e39e18ca9a0bd7b9910474'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_16.sm_90.cu', '459331539f35dac33145a4396de99f100e302aa310371940a506e2c55414f5ad'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_4.sm_90.cu', 'a5791f2fd5c4438efba5757f5fe48f5cb142ae56b3911a839d5e004d4f63bbad'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_tail.sm_90.cu', '46f0e974e523da85360891b7f6b4eb069c83d0789d22f94e8ea92fa09c73aa80'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_free.sm_90.cu', '6436fff28467db7f3c24603cace74e90a51a27e725f7141953eea4b0d835422b'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_between.sm_90.cu', '9e7fb2526f952f09293968691aa5336293ff20df7e8b6b37f89f9726ec6f7828'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_7168',
+            label='bf16-w7168-k9216-m8192to16384-tp2',
+            fields={'dtype': 'bfloat16', 'width': 7168, 'k': 9216, 'm': (8192, 16384), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/serial.sm_90.cu', 'c02e31e4cba5d5ccbc88febef114d76085e3424b25d8d51be05eb491d8735072'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/serial_sm.sm_90.cu', '9aa9d46b7b193eb07907e6edc39b9109f94084adeaf7bd686840713c5a6fca4e'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='nccl_4',
+                    route='sliced_nccl',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/nccl_4.sm_90.cu', '24f5c5a2586e484e07b1b4f44577084d65c110a04667b9cb046116847146692d'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                ),
+                Candidate(
+                    name='sm_4',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_4.sm_90.cu', '49a49da7e41b5584a2be768f3ea5429420e28e1f357db68942a52c8141dd22fe'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8.sm_90.cu', '8863c647090e537ecedc0a37a5b3f5a36309089d7b1da8cd26716a6e77c11fec'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_16',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_16.sm_90.cu', '620febff83579e06a89a475c83fdc5ad16af555a169b440d7218708829bdad58'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_4',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_4.sm_90.cu', '2dc76b75f4d77a66a8c5b9efd45efb65107f2590a0c91b1d0515b2434580aeef'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_tail',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_tail.sm_90.cu', 'e145f4526e606809facd65e897253d2538679d9612b1c19894737a1205e40dce'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_free',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_free.sm_90.cu', '8d7baa7492d149d33dafdb176e288ed39548456da696cd22904d2c6f19357e72'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='copies_between',
+                    route='sliced_copy_engine',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_between.sm_90.cu', 'c407c583bbb45cb5ec40f30469f7c08b1c03083cc707c40e9e853b1e7e5880fe'),
+                    },
+                    kernels={
+                        'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'add': Kernel('linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
+                        'close': Kernel('linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('meet', 'add', 'close'),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216},
+        ),
+        Workload(
+            family='hyper_connection',
+            spec='qwen38_flash_n16',
+            label='fp16-hc4-h2560-n2to16-r320-tp1',
+            fields={'dtype': 'float16', 'branches': 4, 'hidden': 2560, 'low_rank': 320, 'tokens': (2, 16), 'world_size': 1, 'eps': 1e-06, 'norm_weight': 'per_branch'},
+            trees={'norm': (1, 320, 8), 'down': (4, 320, 8), 'up': (1, 32, 2)},
+            candidates=(
+                Candidate(
+                    name='replicated',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_70': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '23c829db59055bd07082849504d4eb4d14cad1396fa3ce2d1157d39a7d843658'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '20d907ce4f6107223bde72430b444da9617bc7585ec7c38c026b629d0d265ad2'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', '4ddbbe39161e6c1c5e964cb07212129f1bb45e1e2c1dedd11ed482ad3b4a6d08'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_replicated', grid=(324, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out', 'tokens')),
+                        'down_final': Kernel('hyper_connection_down_final_replicated', grid=(320, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_replicated', grid=(320, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((16, 10240), 'float16'),
+                        'y': ((16, 10240), 'float16'),
+                        'lora': ((16, 320), 'float16'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                ),
+                Candidate(
+                    name='two_rows',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', '5f1dcba68190d4b6d7bdf6681c8c94d3afd2903a2daaf4b52f076c82068c0236'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', '22576abea7f027f3f97ecd9ce1368935a6f8782341b03f15cee7668ece18f6ec'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_two_rows', grid=(162, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out', 'tokens')),
+                        'down_final': Kernel('hyper_connection_down_final_two_rows', grid=(160, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_two_rows', grid=(320, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((16, 10240), 'float16'),
+                        'y': ((16, 10240), 'float16'),
+                        'lora': ((16, 320), 'float16'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                ),
+                Candidate(
+                    name='four_rows',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', '240c87aa6a7042b9df8e940709437d20261ae368d684cb1db0420882af8ec1fe'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_four_rows', grid=(81, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out', 'tokens')),
+                        'down_final': Kernel('hyper_connection_down_final_four_rows', grid=(80, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_four_rows', grid=(160, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((16, 10240), 'float16'),
+                        'y': ((16, 10240), 'float16'),
+                        'lora': ((16, 320), 'float16'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                ),
+            ),
+        ),
+        Workload(
+            family='hyper_connection',
+            spec='qwen38_flash_n16',
+            label='bf16-hc4-h2560-n2to16-r320-tp1',
+            fields={'dtype': 'bfloat16', 'branches': 4, 'hidden': 2560, 'low_rank': 320, 'tokens': (2, 16), 'world_size': 1, 'eps': 1e-06, 'norm_weight': 'per_branch'},
+            trees={'norm': (1, 320, 8), 'down': (4, 320, 8), 'up': (1, 32, 2)},
+            candidates=(
+                Candidate(
+                    name='replicated',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_70': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '858501c8978da1fa6f0d78fc7ade326787d10a4c37630cf120f4598861b24e6d'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '39a5a1a672ba4f5eb66d7f6b9f3bddb789f74abf7d3836441255add03a8033b4'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', 'b80a5e10c60ee53cc2e0cd80f8638fa03891b5c52b6c390f8192f692e132c3cb'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_replicated', grid=(324, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out', 'tokens')),
+                        'down_final': Kernel('hyper_connection_down_final_replicated', grid=(320, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_replicated', grid=(320, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((16, 10240), 'bfloat16'),
+                        'y': ((16, 10240), 'bfloat16'),
+                        'lora': ((16, 320), 'bfloat16'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                ),
+                Candidate(
+                    name='two_rows',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', 'c8bf2637f47cc14a94d271538ad94a63f41349085a9701b0b4a0f62ae5d56174'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', 'c5799e1cf4a1b19484a2e3bca3b0dcd61fe85310080c4cc1d90d009a814a6b5b'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_two_rows', grid=(162, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out', 'tokens')),
+                        'down_final': Kernel('hyper_connection_down_final_two_rows', grid=(160, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_two_rows', grid=(320, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((16, 10240), 'bfloat16'),
+                        'y': ((16, 10240), 'bfloat16'),
+                        'lora': ((16, 320), 'bfloat16'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                ),
+                Candidate(
+                    name='four_rows',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', 'd070e680f2353266e0773d01d0a522f702b51743ed01fc3014cdae004af24750'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_four_rows', grid=(81, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out', 'tokens')),
+                        'down_final': Kernel('hyper_connection_down_final_four_rows', grid=(80, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_four_rows', grid=(160, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((16, 10240), 'bfloat16'),
+                        'y': ((16, 10240), 'bfloat16'),
+                        'lora': ((16, 320), 'bfloat16'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                ),
+            ),
+        ),
+        Workload(
+            family='hyper_connection',
             spec='qwen38_flash_tp1',
             label='fp16-hc4-h2560-n1-r320-tp1',
             fields={'dtype': 'float16', 'branches': 4, 'hidden': 2560, 'low_rank': 320, 'tokens': (1, 1), 'world_size': 1, 'eps': 1e-06, 'norm_weight': 'per_branch'},
@@ -1794,7 +4081,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', 'c122465e4af5b8402ec7684da83d15673360d9e50ee6b6dc41f13531e24384fc'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', 'f75b3d3b4fca730efca47158249d895a693189adfb70ad4919e1a980aa172061'),
                     },
                     kernels={
                         'boundary': Kernel('hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -1823,7 +4110,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', 'c0b0041e568ba8e7b4fda1b7d5a4f4670d691f981f6587b99cfb03f4ab0d8b1c'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '39f863aa1e363f8f4dc670ebc5fcc2c4a60b45d6fd6e3b819d02a82560b4cc34'),
                     },
                     kernels={
                         'combine_norm_down': Kernel('hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
@@ -2089,7 +4376,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', 'bb7355b9642515072e78afca082b91e96fae5535d4dd46f415d14fa3b70ac154'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '86d41c2e7599e06fa8e16addec8f5e1e5e7e2ee705e2055423d885b8c1151c29'),
                     },
                     kernels={
                         'boundary': Kernel('hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -2118,7 +4405,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', 'b1570bc7ed2c2ab96ee39d551c5bc2efced35cc0968d478225415fb2f773b699'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '83e06b9f0c00561e5f7fc9ebfc0beb7d71f932b31325cfcb0ca3b649cd7ae675'),
                     },
                     kernels={
                         'combine_norm_down': Kernel('hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
@@ -2198,20 +4485,443 @@ TABLE = Table(
                 ),
             ),
         ),
+        Workload(
+            family='hyper_connection',
+            spec='qwen38_flash_tp2',
+            label='fp16-hc4-h2560-n1-r320-tp2',
+            fields={'dtype': 'float16', 'branches': 4, 'hidden': 2560, 'low_rank': 320, 'tokens': (1, 1), 'world_size': 2, 'eps': 1e-06, 'norm_weight': 'per_branch'},
+            trees={'norm': (1, 320, 8), 'down': (4, 320, 8), 'up': (1, 32, 2)},
+            candidates=(
+                Candidate(
+                    name='replicated',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_70.cu', '1692cd54f01e9d3e1e539f70761d3492dac096cfc7bf6b181d3706a33553eb5d'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_80.cu', '57789fe77f6f321fae292e407a3c806ef41823035816b5c596af439065708e51'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_90.cu', '3856f4916475ae33ffcd8dd6f645a2581adef4d40d9c43f77e00953620981628'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'combine': Kernel('hyper_connection_combine_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'down': Kernel('hyper_connection_down_replicated', grid=(324, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out')),
+                        'down_final': Kernel('hyper_connection_down_final_replicated', grid=(320, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora')),
+                        'up_mix': Kernel('hyper_connection_up_mix_replicated', grid=(320, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'float16'),
+                        'y': ((1, 10240), 'float16'),
+                        'lora': ((1, 320), 'float16'),
+                    },
+                ),
+                Candidate(
+                    name='fused_up_160',
+                    route='fused_up_mix_gather',
+                    contract='exact',
+                    builds={
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_70.cu', 'b9d2380edb52ab2d9fd00d6892de21682192e152d82eae54a5d714cbf7d1d86d'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_80.cu', 'b5b0f4ade45cbb50528c980bf34bd5cca505c13bf3e8ad900ac92043c9061853'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_90.cu', '68c0c77d19eba88fbd35c54a95891ebdcbc4a3b1e91f47a2a0677cd29b7f70c1'),
+                    },
+                    kernels={
+                        'combine': Kernel('hyper_connection_combine_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'combine_norm': Kernel('hyper_connection_combine_norm_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'down': Kernel('hyper_connection_down_fused_up_160', grid=(162, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'down_final': Kernel('hyper_connection_down_final_fused_up_160', grid=(160, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'gather_down': Kernel('hyper_connection_gather_down_fused_up_160', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'injection_out', 'rank_base', 'timeout_ns'), resident=True),
+                        'gather_down_final': Kernel('hyper_connection_gather_down_final_fused_up_160', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'rank_base', 'timeout_ns'), resident=True),
+                        'up_mix': Kernel('hyper_connection_up_mix_fused_up_160', grid=(160, 1, 1), block=(256, 1, 1), args=('channels', 'lora', 'up_weight', 'y', 'block_input', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'gather_down', 'up_mix'),
+                        'first': ('norm', 'down', 'gather_down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'gather_down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'float16'),
+                        'y': ((1, 10240), 'float16'),
+                        'shard': ((1, 162), 'float16'),
+                        'lora': ((1, 320), 'float16'),
+                    },
+                    arguments={'channels': 'pointers[2]', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('hyper_connection_fused_up_mix_gather',),
+                ),
+                Candidate(
+                    name='fused_up_320',
+                    route='fused_up_mix_gather',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_80.cu', '3d583fc2493a191cdbd16e7d34b060af8043f306fa52abef29f1ddea43cb052f'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_90.cu', '2223f8ed0dab419b54679390833a169bbdd9fd061e5aca847d1ca4e39dded26b'),
+                    },
+                    kernels={
+                        'combine': Kernel('hyper_connection_combine_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'combine_norm': Kernel('hyper_connection_combine_norm_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'down': Kernel('hyper_connection_down_fused_up_320', grid=(162, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'down_final': Kernel('hyper_connection_down_final_fused_up_320', grid=(160, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'gather_down': Kernel('hyper_connection_gather_down_fused_up_320', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'injection_out', 'rank_base', 'timeout_ns'), resident=True),
+                        'gather_down_final': Kernel('hyper_connection_gather_down_final_fused_up_320', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'rank_base', 'timeout_ns'), resident=True),
+                        'up_mix': Kernel('hyper_connection_up_mix_fused_up_320', grid=(320, 1, 1), block=(256, 1, 1), args=('channels', 'lora', 'up_weight', 'y', 'block_input', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'gather_down', 'up_mix'),
+                        'first': ('norm', 'down', 'gather_down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'gather_down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'float16'),
+                        'y': ((1, 10240), 'float16'),
+                        'shard': ((1, 162), 'float16'),
+                        'lora': ((1, 320), 'float16'),
+                    },
+                    arguments={'channels': 'pointers[2]', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('hyper_connection_fused_up_mix_gather',),
+                ),
+                Candidate(
+                    name='hidden',
+                    route='hidden_sharded',
+                    contract='exact',
+                    builds={
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_70.cu', '9b5becbfd0730c014243f1b39f231c8d94347bb1adbc8e40b92f6e0586c51240'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_80.cu', '0339be1e28cd3a0a650a9b8d6dbe767c58e2f9d8cc8efd69429023146163e85a'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_90.cu', 'a46a4a33ebf4e025c458713bb173822acc2dcf0d5c8985ca18e440dd62b6f75b'),
+                    },
+                    kernels={
+                        'combine': Kernel('hyper_connection_combine_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'combine_norm': Kernel('hyper_connection_combine_norm_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'down': Kernel('hyper_connection_down_hidden', grid=(162, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'down_final': Kernel('hyper_connection_down_final_hidden', grid=(160, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'gather_down': Kernel('hyper_connection_gather_down_hidden', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'injection_out', 'rank_base', 'timeout_ns'), resident=True),
+                        'gather_down_final': Kernel('hyper_connection_gather_down_final_hidden', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'rank_base', 'timeout_ns'), resident=True),
+                        'up_mix': Kernel('hyper_connection_up_mix_hidden', grid=(160, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'mixed', 'rank_base')),
+                        'gather': Kernel('hyper_connection_gather_hidden', grid=(5, 1, 1), block=(256, 1, 1), args=('channels', 'mixed', 'block_input', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'gather_down', 'up_mix', 'gather'),
+                        'first': ('norm', 'down', 'gather_down', 'up_mix', 'gather'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'gather_down_final', 'up_mix', 'gather'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'float16'),
+                        'y': ((1, 10240), 'float16'),
+                        'shard': ((1, 162), 'float16'),
+                        'lora': ((1, 320), 'float16'),
+                        'mixed': ((1, 1280), 'float16'),
+                    },
+                    arguments={'channels': 'pointers[2]', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('hyper_connection_hidden_sharded',),
+                ),
+                Candidate(
+                    name='gates',
+                    route='gate_sharded',
+                    contract='exact',
+                    builds={
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_70.cu', 'c30c0e1571df911a3aa08628f28ae5bb937f54c4ae045e5e72ceeb06dff054a0'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_80.cu', '55aff26cf54860779c14a782396d651fddf76f20f66ff60b524ad10e74dd35d5'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_90.cu', '29b9403e1842053965c344bdec34924e69ec2d16aefa59044ac59706be8eaed5'),
+                    },
+                    kernels={
+                        'combine': Kernel('hyper_connection_combine_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'combine_norm': Kernel('hyper_connection_combine_norm_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'down': Kernel('hyper_connection_down_gates', grid=(162, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'down_final': Kernel('hyper_connection_down_final_gates', grid=(160, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'gather_down': Kernel('hyper_connection_gather_down_gates', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'injection_out', 'rank_base', 'timeout_ns'), resident=True),
+                        'gather_down_final': Kernel('hyper_connection_gather_down_final_gates', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'rank_base', 'timeout_ns'), resident=True),
+                        'up': Kernel('hyper_connection_up_gates', grid=(320, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'gates', 'rank_base')),
+                        'mix': Kernel('hyper_connection_mix_gates', grid=(10, 1, 1), block=(256, 1, 1), args=('channels', 'gates', 'y', 'block_input', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'gather_down', 'up', 'mix'),
+                        'first': ('norm', 'down', 'gather_down', 'up', 'mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'gather_down_final', 'up', 'mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'float16'),
+                        'y': ((1, 10240), 'float16'),
+                        'shard': ((1, 162), 'float16'),
+                        'lora': ((1, 320), 'float16'),
+                        'gates': ((2, 2560), 'float16'),
+                    },
+                    arguments={'channels': 'pointers[2]', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('hyper_connection_gate_sharded',),
+                ),
+            ),
+            channel={'record': 0, 'down': 256, 'gates': 3072, 'outputs': 85248, 'fused': 105984, 'more_counters': 127232, 'size': 128000},
+        ),
+        Workload(
+            family='hyper_connection',
+            spec='qwen38_flash_tp4',
+            label='fp16-hc4-h2560-n1-r320-tp4',
+            fields={'dtype': 'float16', 'branches': 4, 'hidden': 2560, 'low_rank': 320, 'tokens': (1, 1), 'world_size': 4, 'eps': 1e-06, 'norm_weight': 'per_branch'},
+            trees={'norm': (1, 320, 8), 'down': (4, 320, 8), 'up': (1, 32, 2)},
+            candidates=(
+                Candidate(
+                    name='replicated',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_70.cu', 'b0fd71c476f69ff57a60d320b780ca9f4e1faa42f3705060075cd6a9e94d5d97'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_80.cu', '330cee6b52e991100247a0e4438ff406d91411baa5a78f399c521ccc41ab2606'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_90.cu', '4843da7dbb7f95b27e7d99d5efcd3ffd53101ed9d0b256e217b31160222d0f75'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'combine': Kernel('hyper_connection_combine_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'down': Kernel('hyper_connection_down_replicated', grid=(324, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out')),
+                        'down_final': Kernel('hyper_connection_down_final_replicated', grid=(320, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora')),
+                        'up_mix': Kernel('hyper_connection_up_mix_replicated', grid=(320, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'float16'),
+                        'y': ((1, 10240), 'float16'),
+                        'lora': ((1, 320), 'float16'),
+                    },
+                ),
+                Candidate(
+                    name='fused_up_160',
+                    route='fused_up_mix_gather',
+                    contract='exact',
+                    builds={
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_70.cu', '66993d141ce6c80f377e53f555972f39041907cfc96db8593e2ea56feb7954d0'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_80.cu', '9d4dbc4efc82e9fd9e4590cfebb0506d142882597ea79b974bd01af1bdb5bf05'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_90.cu', 'f84a8331c756474311d49dea3b40ed0e9bb953affb539e5bc3d8b8d2a4565b7d'),
+                    },
+                    kernels={
+                        'combine': Kernel('hyper_connection_combine_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'combine_norm': Kernel('hyper_connection_combine_norm_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'down': Kernel('hyper_connection_down_fused_up_160', grid=(81, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'down_final': Kernel('hyper_connection_down_final_fused_up_160', grid=(80, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'gather_down': Kernel('hyper_connection_gather_down_fused_up_160', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'injection_out', 'rank_base', 'timeout_ns'), resident=True),
+                        'gather_down_final': Kernel('hyper_connection_gather_down_final_fused_up_160', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'rank_base', 'timeout_ns'), resident=True),
+                        'up_mix': Kernel('hyper_connection_up_mix_fused_up_160', grid=(160, 1, 1), block=(256, 1, 1), args=('channels', 'lora', 'up_weight', 'y', 'block_input', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'gather_down', 'up_mix'),
+                        'first': ('norm', 'down', 'gather_down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'gather_down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'float16'),
+                        'y': ((1, 10240), 'float16'),
+                        'shard': ((1, 81), 'float16'),
+                        'lora': ((1, 320), 'float16'),
+                    },
+                    arguments={'channels': 'pointers[4]', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('hyper_connection_fused_up_mix_gather',),
+                ),
+                Candidate(
+                    name='fused_up_160_late_norm',
+                    route='fused_up_mix_gather',
+                    contract='exact',
+                    builds={
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160_late_norm.sm_70.cu', '04c808c8e2e0006d558319486fee48b580a5eb6f23fb72835c602a46085334f8'),
+                    },
+                    kernels={
+                        'combine': Kernel('hyper_connection_combine_fused_up_160_late_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'combine_norm': Kernel('hyper_connection_combine_norm_fused_up_160_late_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_fused_up_160_late_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'down': Kernel('hyper_connection_down_fused_up_160_late_norm', grid=(81, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'down_final': Kernel('hyper_connection_down_final_fused_up_160_late_norm', grid=(80, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'gather_down': Kernel('hyper_connection_gather_down_fused_up_160_late_norm', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'injection_out', 'rank_base', 'timeout_ns'), resident=True),
+                        'gather_down_final': Kernel('hyper_connection_gather_down_final_fused_up_160_late_norm', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'rank_base', 'timeout_ns'), resident=True),
+                        'up_mix': Kernel('hyper_connection_up_mix_fused_up_160_late_norm', grid=(160, 1, 1), block=(256, 1, 1), args=('channels', 'lora', 'up_weight', 'y', 'block_input', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'gather_down', 'up_mix'),
+                        'first': ('norm', 'down', 'gather_down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'gather_down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'float16'),
+                        'y': ((1, 10240), 'float16'),
+                        'shard': ((1, 81), 'float16'),
+                        'lora': ((1, 320), 'float16'),
+                    },
+                    arguments={'channels': 'pointers[4]', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('hyper_connection_fused_up_mix_gather',),
+                ),
+                Candidate(
+                    name='fused_up_320',
+                    route='fused_up_mix_gather',
+                    contract='exact',
+                    builds={
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_320.sm_90.cu', '49320869d2a4223b192775811779613d5e277ab027ada2d83b27cb381ef2c849'),
+                    },
+                    kernels={
+                        'combine': Kernel('hyper_connection_combine_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'combine_norm': Kernel('hyper_connection_combine_norm_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'down': Kernel('hyper_connection_down_fused_up_320', grid=(81, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'down_final': Kernel('hyper_connection_down_final_fused_up_320', grid=(80, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'gather_down': Kernel('hyper_connection_gather_down_fused_up_320', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'injection_out', 'rank_base', 'timeout_ns'), resident=True),
+                        'gather_down_final': Kernel('hyper_connection_gather_down_final_fused_up_320', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'rank_base', 'timeout_ns'), resident=True),
+                        'up_mix': Kernel('hyper_connection_up_mix_fused_up_320', grid=(320, 1, 1), block=(256, 1, 1), args=('channels', 'lora', 'up_weight', 'y', 'block_input', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'gather_down', 'up_mix'),
+                        'first': ('norm', 'down', 'gather_down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'gather_down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'float16'),
+                        'y': ((1, 10240), 'float16'),
+                        'shard': ((1, 81), 'float16'),
+                        'lora': ((1, 320), 'float16'),
+                    },
+                    arguments={'channels': 'pointers[4]', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('hyper_connection_fused_up_mix_gather',),
+                ),
+                Candidate(
+                    name='hidden',
+                    route='hidden_sharded',
+                    contract='exact',
+                    builds={
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_70.cu', '2ffc854abb63e414dd87877bdf96cc2ecb305bbaa2b0da1310ec8532d725517b'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_80.cu', '9cf90611c667b5794eaa4f759316801d1eab643d7f6c8cb46c52df802dbd6b30'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_90.cu', '6392df3a8cbae0a314c3111ba712e28c320f04a4c706ab996e89ba1ab249f8ea'),
+                    },
+                    kernels={
+                        'combine': Kernel('hyper_connection_combine_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'combine_norm': Kernel('hyper_connection_combine_norm_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'down': Kernel('hyper_connection_down_hidden', grid=(81, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'down_final': Kernel('hyper_connection_down_final_hidden', grid=(80, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'gather_down': Kernel('hyper_connection_gather_down_hidden', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'injection_out', 'rank_base', 'timeout_ns'), resident=True),
+                        'gather_down_final': Kernel('hyper_connection_gather_down_final_hidden', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'rank_base', 'timeout_ns'), resident=True),
+                        'up_mix': Kernel('hyper_connection_up_mix_hidden', grid=(80, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'mixed', 'rank_base')),
+                        'gather': Kernel('hyper_connection_gather_hidden', grid=(3, 1, 1), block=(256, 1, 1), args=('channels', 'mixed', 'block_input', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'gather_down', 'up_mix', 'gather'),
+                        'first': ('norm', 'down', 'gather_down', 'up_mix', 'gather'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'gather_down_final', 'up_mix', 'gather'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'float16'),
+                        'y': ((1, 10240), 'float16'),
+                        'shard': ((1, 81), 'float16'),
+                        'lora': ((1, 320), 'float16'),
+                        'mixed': ((1, 640), 'float16'),
+                    },
+                    arguments={'channels': 'pointers[4]', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('hyper_connection_hidden_sharded',),
+                ),
+                Candidate(
+                    name='gates',
+                    route='gate_sharded',
+                    contract='exact',
+                    builds={
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_70.cu', 'e03e24088321858909a574ef016d498ad1d4a37c5b3b5611345b72164b7eb85e'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_80.cu', '78c33a48e5fa9758c44688633ff31d9b487fb6777457714902bab6144c3c29ea'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_90.cu', 'e5c35e66366db79d0ffc19785be05804f2c7099011ce4fbe623041963f0373e5'),
+                    },
+                    kernels={
+                        'combine': Kernel('hyper_connection_combine_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'combine_norm': Kernel('hyper_connection_combine_norm_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
+                        'norm': Kernel('hyper_connection_norm_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y')),
+                        'down': Kernel('hyper_connection_down_gates', grid=(81, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'down_final': Kernel('hyper_connection_down_final_gates', grid=(80, 1, 1), block=(320, 1, 1), args=('y', 'down_weight', 'shard', 'rank_base')),
+                        'gather_down': Kernel('hyper_connection_gather_down_gates', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'injection_out', 'rank_base', 'timeout_ns'), resident=True),
+                        'gather_down_final': Kernel('hyper_connection_gather_down_final_gates', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'rank_base', 'timeout_ns'), resident=True),
+                        'up': Kernel('hyper_connection_up_gates', grid=(320, 1, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'gates', 'rank_base')),
+                        'mix': Kernel('hyper_connection_mix_gates', grid=(10, 1, 1), block=(256, 1, 1), args=('channels', 'gates', 'y', 'block_input', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'gather_down', 'up', 'mix'),
+                        'first': ('norm', 'down', 'gather_down', 'up', 'mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'gather_down_final', 'up', 'mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'float16'),
+                        'y': ((1, 10240), 'float16'),
+                        'shard': ((1, 81), 'float16'),
+                        'lora': ((1, 320), 'float16'),
+                        'gates': ((1, 2560), 'float16'),
+                    },
+                    arguments={'channels': 'pointers[4]', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('hyper_connection_gate_sharded',),
+                ),
+                Candidate(
+                    name='fused_norm',
+                    route='fused_up_mix_gather',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_80.cu', '2d779078ccb7354a3a441ed70f2fd3df0b9259c0a3e6df160eef7f326b0b4a48'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_90.cu', '3edec8f2c460576c035d8f64b862bf3c8544f39ce687b3565fcb03055aecc1d4'),
+                    },
+                    kernels={
+                        'combine': Kernel('hyper_connection_combine_fused_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
+                        'down': Kernel('hyper_connection_down_fused_norm', grid=(81, 1, 1), block=(320, 1, 1), args=('channels', 'residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'shard', 'rank_base')),
+                        'down_first': Kernel('hyper_connection_down_first_fused_norm', grid=(81, 1, 1), block=(320, 1, 1), args=('channels', 'residual', 'norm_weight', 'down_weight', 'y', 'shard', 'rank_base')),
+                        'down_final': Kernel('hyper_connection_down_final_fused_norm', grid=(80, 1, 1), block=(320, 1, 1), args=('channels', 'residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'shard', 'rank_base')),
+                        'gather_down': Kernel('hyper_connection_gather_down_fused_norm', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'injection_out', 'rank_base', 'timeout_ns'), resident=True),
+                        'gather_down_final': Kernel('hyper_connection_gather_down_final_fused_norm', grid=(1, 1, 1), block=(256, 1, 1), args=('channels', 'shard', 'lora', 'rank_base', 'timeout_ns'), resident=True),
+                        'up_mix': Kernel('hyper_connection_up_mix_fused_norm', grid=(160, 1, 1), block=(256, 1, 1), args=('channels', 'lora', 'up_weight', 'y', 'block_input', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'boundary': ('down', 'gather_down', 'up_mix'),
+                        'first': ('down_first', 'gather_down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('down_final', 'gather_down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'float16'),
+                        'y': ((1, 10240), 'float16'),
+                        'shard': ((1, 81), 'float16'),
+                        'lora': ((1, 320), 'float16'),
+                    },
+                    arguments={'channels': 'pointers[4]', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('hyper_connection_fused_up_mix_gather',),
+                ),
+            ),
+            channel={'record': 0, 'down': 256, 'gates': 3072, 'outputs': 85248, 'fused': 105984, 'more_counters': 127232, 'size': 128000},
+        ),
     ),
 )
 
 DISPATCH = bind(TABLE)
 communicator = DISPATCH.communicator
 explain = DISPATCH.explain
+fingerprint = DISPATCH.fingerprint
 local_communicator = DISPATCH.local_communicator
 policy = DISPATCH.policy
+publish = DISPATCH.publish
 stats = DISPATCH.stats
+torch_ops = DISPATCH.torch_ops
 warm_up = DISPATCH.warm_up
 all_reduce = _all_reduce.Op(DISPATCH)
 acquire_outputs = all_reduce.acquire_outputs
 all_reduce_symmetric = all_reduce.symmetric
 all_reduce_sum2 = all_reduce.sum2
 hyper_connection = _hyper_connection.Op(DISPATCH)
+linear_all_reduce = _linear_all_reduce.Op(DISPATCH)
 
-__all__ = ['acquire_outputs', 'all_reduce', 'all_reduce_sum2', 'all_reduce_symmetric', 'communicator', 'explain', 'hyper_connection', 'local_communicator', 'policy', 'stats', 'warm_up']
+__all__ = ['acquire_outputs', 'all_reduce', 'all_reduce_sum2', 'all_reduce_symmetric', 'communicator', 'explain', 'fingerprint', 'hyper_connection', 'linear_all_reduce', 'local_communicator', 'policy', 'publish', 'stats', 'torch_ops', 'warm_up']

@@ -1,44 +1,80 @@
-"""`python -m kernwright.generator.artifacts FOLDER`: compile the library into a bundle for another machine.
+"""What goes into a bundle: machine code of sources that are within their budgets, and PTX where it is asked for.
 
-It holds every cubin, and PTX of the sm_70 builds, which newer hardware runs through its driver's compiler: so
-that a machine whose NVRTC no longer serves sm_70 can still prove those kernels.
+PTX of an old architecture is for newer hardware, whose driver compiles it: so a machine whose NVRTC no longer
+serves sm_70 can still prove those kernels.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from pathlib import Path
+from collections.abc import Callable, Collection
+from concurrent.futures import Executor
+from dataclasses import dataclass
 
 from ..compiler.artifact import Artifact
-from ..compiler.bundle import write_bundle
+from ..compiler.cache import Cache, default_cache
 from ..compiler.compile import Job, compile_all
-from ..specs import find_workspace
-from .build import builds
-from .generate import plan_generation
-
-PTX_ARCH = "sm_70"
+from .build import Build, NothingSelected, compile_builds
 
 
-def collect(folder: Path) -> list[Artifact]:
-    """Compile everything and write the bundle; gives what it holds.
+@dataclass(frozen=True)
+class Collected:
+    """The artifacts of a bundle, or why there is none."""
+
+    artifacts: tuple[Artifact, ...]
+    """Empty where something failed."""
+    failures: tuple[str, ...]
+    """A sentence for each source that doesn't compile or breaks its promises."""
+    notes: tuple[str, ...]
+
+
+def ptx_jobs(selected: Collection[Build], archs: Collection[str]) -> list[Job]:
+    """The compilations to PTX of what is selected for the architectures `archs`.
 
     Raises:
-        Exception: the first source that didn't compile; then nothing is written.
+        NothingSelected: nothing that is selected is built for one of them.
     """
-    jobs = [build.job for build in builds(plan_generation(find_workspace()))]
-    jobs += [Job(job.source, job.file_name, job.arch, "ptx") for job in jobs if job.arch == PTX_ARCH]
-    artifacts: list[Artifact] = []
-    for result in compile_all(jobs, workers=os.cpu_count() or 1):
-        if isinstance(result, Exception):
-            raise result
-        artifacts.append(result)
-    write_bundle(folder, artifacts)
-    return artifacts
+    built = sorted({build.source.arch for build in selected})
+    for arch in archs:
+        if arch not in built:
+            raise NothingSelected(
+                f'PTX of architecture "{arch}" was asked for; the sources selected are built for {", ".join(built)}: '
+                "select its sources too"
+            )
+    jobs = [build.job for build in selected if build.source.arch in archs and build.candidate.symbols]
+    return [Job(job.source, job.file_name, job.arch, "ptx") for job in jobs]
 
 
-if __name__ == "__main__":
-    made = collect(Path(sys.argv[1]))
-    print(
-        f"{len(made)} artifacts, {sum(len(artifact.data) for artifact in made) / 1e6:.1f} MB, in {sys.argv[1]}"
+def collect(
+    selected: list[Build],
+    ptx: list[Job],
+    *,
+    workers: int,
+    executor: Executor | None = None,
+    cache: Cache | None = None,
+    on_done: Callable[[], None] = lambda: None,
+) -> Collected:
+    """Compile the cubins of `selected`, holding them against budgets and expectations, and the jobs of `ptx`.
+
+    Args:
+        selected: sources.
+        ptx: as `ptx_jobs` gives them.
+        workers: local processes.
+        executor: compiles instead of local processes, e.g. on a cluster.
+        cache: the user's unless given.
+        on_done: called for each source and each of `ptx`.
+
+    Raises:
+        ToolchainMissing, ArchUnsupported: nothing can be compiled here for what was asked.
+    """
+    kept = cache or default_cache()
+    report = compile_builds(selected, workers=workers, executor=executor, cache=kept, on_done=on_done)
+    if report.failures:
+        return Collected((), report.failures, report.notes)
+    jobs = [build.job for build in selected if build.candidate.symbols]
+    results = compile_all(jobs, cache=kept)
+    results += compile_all(
+        ptx, workers=workers, executor=executor, cache=kept, on_done=lambda _job, _result: on_done()
     )
+    failures = tuple(str(result) for result in results if isinstance(result, Exception))
+    artifacts = tuple(result for result in results if not isinstance(result, Exception))
+    return Collected(() if failures else artifacts, failures, report.notes)

@@ -17,7 +17,17 @@ from .sources import GeneratedWorkload
 FORMAT = 2
 """Version of the table's data model; `runtime.table.FORMAT` must agree, and a test holds them together."""
 
-EXPORTS = ("communicator", "explain", "local_communicator", "policy", "stats", "warm_up")
+EXPORTS = (
+    "communicator",
+    "explain",
+    "fingerprint",
+    "local_communicator",
+    "policy",
+    "publish",
+    "stats",
+    "torch_ops",
+    "warm_up",
+)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,8 @@ class Lowering:
     """Buffers of one call."""
     state: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     """Buffers that the kernels keep between calls, all zeros before the first."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What a family's own runtime must know of the schedule, as plain values; for one that does more than launch."""
     arguments: Mapping[str, str] = field(default_factory=dict)
     """Arguments that aren't one tensor: `uint32`, `uint64`, or `pointers[4]`, a struct of so many."""
     capabilities: tuple[str, ...] = ()

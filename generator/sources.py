@@ -83,6 +83,7 @@ def generate_workloads(
             _generate_candidate(environment, schedule, spec, workload, candidate)
             for candidate in spec.candidates
             if not isinstance(candidate, External)  # a team's own kernel: measured against, never generated
+            and candidate.serves(workload)
         )
         split = getattr(schedule, "parts", lambda *_: ())
         functions = getattr(schedule, "FUNCTIONS", {})

@@ -9,9 +9,11 @@ from .dispatch import Dispatch, bind
 from .errors import (
     ChannelError,
     Disagreement,
+    ForkedProcess,
     FormatMismatch,
     InvalidSetting,
     LoadError,
+    Misaligned,
     NotExact,
     NotWarm,
     Overlap,
@@ -39,6 +41,7 @@ from .table import (
     Verdict,
     Workload,
 )
+from .watch import watch
 
 __all__ = [
     "FORMAT",
@@ -56,10 +59,12 @@ __all__ = [
     "Dispatch",
     "Explanation",
     "FieldValue",
+    "ForkedProcess",
     "FormatMismatch",
     "InvalidSetting",
     "Kernel",
     "LoadError",
+    "Misaligned",
     "NotExact",
     "NotWarm",
     "Operator",
@@ -80,4 +85,5 @@ __all__ = [
     "Workload",
     "bind",
     "select",
+    "watch",
 ]

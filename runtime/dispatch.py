@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from . import policy as policies
+from . import ranges, traced
 from .communicator import Communicator, objection
 from .device import Device, fake
 from .eligibility import LoadKey
 from .errors import FormatMismatch, LoadError, NotExact
 from .explanation import Explanation
+from .fingerprint import fingerprint
 from .loader import bundles, load
 from .plan import Plan
 from .policy import Policy
@@ -20,6 +22,7 @@ from .request import Operator, Request, Signature
 from .selection import Choice, Selection, select
 from .statistics import Statistics, Stats, refuse
 from .table import FORMAT, Candidate, FieldValue, Table, Workload
+from .watch import note
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +49,7 @@ def bind(table: Table) -> Dispatch:
     # A setting with a mistake in it stops the program here, instead of changing who serves a later call.
     policies.default()
     policies.strict()
+    ranges.enabled()
     bundles()
     return Dispatch(table)
 
@@ -59,14 +63,45 @@ class Dispatch:
         self.statistics = Statistics()
         self._operators: dict[str, Operator] = {}
         self._unusable: dict[LoadKey, str] = {}
+        self.traced = traced.Namespace(self)
 
     def register(self, operator: Operator) -> None:
         """Make an op known, so that `explain`, `plan_for` and `warm_up` can speak of it by name."""
         self._operators[operator.family] = operator
 
+    def operator(self, family: str) -> Operator | None:
+        """The op of a family, where the dispatch module has it."""
+        return self._operators.get(family)
+
+    def set_aside(self, selection: Selection, reason: str) -> None:
+        """Remember that the build that was chosen doesn't load on its device: what is decided next does without."""
+        chosen = selection.chosen
+        assert chosen is not None
+        self._unusable[chosen.build.sha256, chosen.arch, selection.device.index] = reason
+
     def policy(self, name: str) -> AbstractContextManager[None]:
         """Dispatch under policy `name` inside a `with` block; see the module `runtime.policy`."""
         return policies.under(name)
+
+    def torch_ops(self, namespace: str | None = None) -> Any:
+        """The ops as operators of torch, `torch.ops.<namespace>`; loads torch, and registers them once.
+
+        Args:
+            namespace: a name for them, where the default (`kernwright` for the library, `kernwright_<folder>` for a
+                workspace) is taken; only before the first use.
+
+        Raises:
+            ValueError: the namespace is taken by another table, isn't a name, or was chosen already.
+        """
+        return self.traced.torch_ops(namespace)
+
+    def publish(self, comm: Communicator, name: str | None = None) -> str:
+        """Give a communicator a name by which graphs know it; see `traced.Namespace.publish`."""
+        return self.traced.publish(comm, name)
+
+    def fingerprint(self) -> str:
+        """64 hexadecimal digits that change with anything that decides what a call runs; see `fingerprint`."""
+        return fingerprint(self.table, policies.current(), policies.strict())
 
     def stats(self) -> Stats:
         """Counts of dispatches and fallbacks since the module was loaded."""
@@ -88,6 +123,7 @@ class Dispatch:
             NotExact: `exact` was asked for, and only a tolerance is on offer.
             NotWarm: a kernel would have to be loaded inside a graph capture.
         """
+        note(f"{request.family} {request.label} (kind {request.kind}) was decided")
         selection, plan = self._settle(request, device, policy, comm, exact)
         if selection.fallback is not None and policies.strict():
             raise refuse(selection)
@@ -144,9 +180,11 @@ class Dispatch:
         """The communicator of a process group; collective. Arguments and errors: `GroupCommunicator`."""
         from .communicator.group import GroupCommunicator
 
-        return GroupCommunicator(
+        comm = GroupCommunicator(
             self.table, group, specs=specs, backend=backend, device=device, timeout_s=timeout_s
         )
+        self.publish(comm)
+        return comm
 
     def local_communicator(
         self,
@@ -161,9 +199,11 @@ class Dispatch:
 
         from .communicator.local import LocalCommunicator
 
-        return LocalCommunicator(
+        comm = LocalCommunicator(
             self.table, world_size, torch.device(device), specs=specs, timeout_s=timeout_s
         )
+        self.publish(comm)
+        return comm
 
     def explain(self, op: str, *args: Any, **kwargs: Any) -> Explanation:
         """Say which candidate a call `op(*args, **kwargs)` takes, and the reason for every candidate.
@@ -278,6 +318,7 @@ class Dispatch:
         *,
         policy: str | None = None,
         comm: Communicator | None = None,
+        tokens: Iterable[int] | None = None,
     ) -> tuple[Explanation, ...]:
         """Compile and load what would be dispatched, so that serving and graph capture never wait for it.
 
@@ -287,6 +328,8 @@ class Dispatch:
             workloads: labels or spec names; by default all of the table.
             policy: as in a call.
             comm: the communicator that calls will be given.
+            tokens: sizes of calls, such as an engine's capture sizes; each workload takes those that it serves. By
+                default every workload's smallest.
 
         Returns:
             What each kind of each workload takes on each device.
@@ -296,15 +339,26 @@ class Dispatch:
         """
         chosen = chosen_policy(policy)
         works = self._workloads(workloads)
+        tokens = None if tokens is None else tuple(dict.fromkeys(tokens))
         explanations = []
         for device in _current_devices(comm) if devices is None else _checked_here(devices):
             for work in works:
-                for fields in _cells(work, device):
+                operator = self._operator(work.family)
+                own = getattr(operator, "warm_up", None)  # of a family that does more than launch a plan
+                for fields in _calls(work, tokens, device):
                     for kind in work.control.steps:
-                        request = self._operator(work.family).request_for(fields, kind)
-                        selection, _ = self._settle(request, device, chosen, comm, exact=False)
+                        request = operator.request_for(fields, kind)
+                        if own is not None:
+                            selection = own(request, device, chosen, comm)
+                        else:
+                            selection, _ = self._settle(request, device, chosen, comm, exact=False)
                         explanations.append(Explanation.of(selection))
         return tuple(explanations)
+
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """The ops that are known."""
+        return tuple(self._operators.values())
 
     def _operator(self, family: str) -> Operator:
         return _member(self._operators, family, "op", "this dispatch module")
@@ -358,6 +412,18 @@ def _member(members: dict[str, T], name: str, what: str, where: str) -> T:
     if name not in members:
         raise ValueError(f"{where} has no {what} {name!r}; it has {', '.join(members) or 'none'}")
     return members[name]
+
+
+def _calls(work: Workload, tokens: Iterable[int] | None, device: Device) -> Iterator[dict[str, FieldValue]]:
+    """The calls of a workload to warm up, as fields: those of `tokens` that it serves, else one in each cell."""
+    served = work.fields.get("tokens")
+    if tokens is None or not isinstance(served, tuple):
+        yield from _cells(work, device)
+        return
+    fields = {name: low_end(value) for name, value in work.fields.items()}
+    for count in tokens:
+        if served[0] <= count <= served[1]:
+            yield {**fields, "tokens": count}
 
 
 def _checked_here(devices: Iterable[Device]) -> tuple[Device, ...]:

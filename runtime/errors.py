@@ -23,6 +23,14 @@ class NotWarm(RuntimeError):
     """A kernel would have to be compiled or loaded while a CUDA graph is being captured."""
 
 
+class ForkedProcess(RuntimeError):
+    """Kernels can't be launched here: the process was forked after its parent had loaded some."""
+
+
+class Misaligned(ValueError):
+    """A plan was given a tensor that doesn't start at a multiple of 16 bytes."""
+
+
 class LoadError(RuntimeError):
     """A build can't be turned into a loaded module here: the candidate isn't usable on this machine."""
 

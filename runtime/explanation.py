@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .eligibility import Stage
 from .selection import Decision, Selection
 from .table import Contract
+
+SHOWN = 12
+"""Candidates of other shapes that the text lists, where a table has many."""
 
 REFERENCE = "reference"
 """What `chosen` says where torch serves the call."""
@@ -68,13 +72,24 @@ class Explanation:
         }
 
     def __str__(self) -> str:
-        """Several lines: the outcome, then every candidate with its reason."""
+        """Several lines: the outcome, then every candidate with its reason; of many for other shapes the nearest."""
         head = (
             f"{self.workload}, kind {self.kind}, on {self.device}, policy {self.policy}: "
             f"{self.chosen} (contract {self.contract})"
         )
         lines = [head]
+        others = [decision for decision in self.decisions if decision.stage is Stage.SHAPE]
+        left_out: set[int] = set()
+        if len(others) > SHOWN:
+            nearest = sorted(
+                others, key=lambda decision: decision.mismatches
+            )  # of equals, in the table's order
+            left_out = {id(decision) for decision in nearest[SHOWN:]}
         for decision in self.decisions:
+            if id(decision) in left_out:
+                continue
             mark = "+" if decision.accepted else "-"
             lines.append(f"  {mark} {decision.workload} {decision.candidate}: {decision.reason}")
+        if left_out:
+            lines.append(f"  - {len(left_out)} candidates of other shapes; the JSON form lists them")
         return "\n".join([*lines, f"  = reference: {self.reference}"])

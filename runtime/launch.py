@@ -13,12 +13,15 @@ from functools import partial
 from typing import Any, Protocol
 
 from .errors import LoadError
+from .extended_launch import extended_launcher
 from .table import Kernel
 
 DEFAULT_SHARED_LIMIT = 48 * 1024
 """Bytes of dynamic shared memory above which the driver wants to be asked first."""
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
+_LARGEST = 100  # percent
 
 Launcher = Callable[[int, int, int], object]
 """Launches one kernel, given a stream's handle, the address of its parameters' addresses, and 0."""
@@ -29,6 +32,8 @@ class Module(Protocol):
 
     def launcher(self, kernel: Kernel) -> Launcher:
         """A function that launches `kernel`; nothing of it has to be looked up again.
+
+        Every frame asks for its own, so a launcher may keep memory that one call at a time writes to.
 
         Raises:
             LoadError: the kernel isn't there, or can't be launched on this device.
@@ -50,6 +55,9 @@ class CudaModule:
             pointer = self._module.get_function(kernel.symbol).ptr
             if kernel.shared_bytes > DEFAULT_SHARED_LIMIT:
                 driver.funcSetAttribute(pointer, _MAX_DYNAMIC_SHARED, kernel.shared_bytes)
+            if kernel.programmatic:
+                # An SM whose carveout differs drains first, and then nothing overlaps.
+                driver.funcSetAttribute(pointer, _CARVEOUT, _LARGEST)
             if kernel.resident:
                 self._check_residency(kernel, pointer)
         except LoadError:
@@ -57,7 +65,7 @@ class CudaModule:
         except Exception as error:  # CuPy's and the driver's classes have no common base of their own
             raise LoadError(f"kernel {kernel.symbol} can't be had: {error}") from error
         if kernel.programmatic:
-            return _extended_launcher(pointer, kernel)
+            return extended_launcher(pointer, kernel)
         geometry = (*kernel.grid, *kernel.block, kernel.shared_bytes)
         if kernel.cooperative:
             return lambda stream, parameters, _: driver.launchCooperativeKernel(
@@ -79,34 +87,6 @@ class CudaModule:
             )
 
 
-def _extended_launcher(pointer: int, kernel: Kernel) -> Launcher:
-    """Programmatic dependent launch: CuPy's driver module has no `cuLaunchKernelEx`."""
-    try:
-        from cuda.bindings import driver
-    except ImportError as error:
-        raise LoadError(
-            f"kernel {kernel.symbol} needs programmatic dependent launch, and cuda-bindings isn't installed; "
-            "install it with `pip install 'kernwright[cuda12]'`"
-        ) from error
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-    attribute.value.programmaticStreamSerializationAllowed = 1
-    success = driver.CUresult.CUDA_SUCCESS
-
-    def launch(stream: int, parameters: int, extra: int) -> None:
-        config = driver.CUlaunchConfig()  # not kept: threads may launch at the same time
-        config.gridDimX, config.gridDimY, config.gridDimZ = kernel.grid
-        config.blockDimX, config.blockDimY, config.blockDimZ = kernel.block
-        config.sharedMemBytes = kernel.shared_bytes
-        config.hStream = stream
-        config.attrs, config.numAttrs = [attribute], 1
-        (result,) = driver.cuLaunchKernelEx(config, pointer, parameters, extra)
-        if result != success:
-            raise RuntimeError(f"kernel {kernel.symbol} wasn't launched: {result.name}")
-
-    return launch
-
-
 class Frame:
     """Memory for the arguments of one call."""
 
@@ -117,19 +97,24 @@ class Frame:
         slots: Mapping[str, int],
         size: int,
         constants: Mapping[str, bytes],
-        kernels: Sequence[tuple[Launcher, Kernel]],
+        module: Module,
+        kernels: Sequence[Kernel],
     ) -> None:
-        """Lay the constants down, and point each kernel's parameters at their slots."""
+        """Lay the constants down, and point each kernel's parameters at their slots.
+
+        Raises:
+            LoadError: a kernel isn't in the module.
+        """
         self.memory = (ctypes.c_char * size)()
         base = ctypes.addressof(self.memory)
         for name, value in constants.items():
             ctypes.memmove(base + slots[name], value, len(value))
         self.launches = []
-        for launcher, kernel in kernels:
+        for kernel in kernels:
             parameters = (ctypes.c_void_p * max(1, len(kernel.args)))(
                 *[base + slots[name] for name in kernel.args]
             )
-            self.launches.append((launcher, ctypes.addressof(parameters), parameters))
+            self.launches.append((module.launcher(kernel), ctypes.addressof(parameters), parameters))
 
 
 class Sequenced:
@@ -139,7 +124,7 @@ class Sequenced:
     arguments before a launch returns.
     """
 
-    __slots__ = ("_constants", "_fill", "_frames", "_kernels", "_size", "_slots")
+    __slots__ = ("_constants", "_fill", "_frames", "_kernels", "_module", "_size", "_slots")
 
     def __init__(
         self,
@@ -173,11 +158,11 @@ class Sequenced:
                     f"kernel {kernel.symbol} takes {', '.join(unknown)}, which is neither a tensor of this kind nor "
                     f"scratch; known are {', '.join(self._slots)}: run `kernwright generate`"
                 )
-        self._kernels = [(module.launcher(kernel), kernel) for kernel in kernels]
+        self._module, self._kernels = module, tuple(kernels)
         self._frames = [self._frame()]
 
     def _frame(self) -> Frame:
-        return Frame(self._slots, self._size, self._constants, self._kernels)
+        return Frame(self._slots, self._size, self._constants, self._module, self._kernels)
 
     def __call__(self, values: Sequence[int], stream: int) -> None:
         """Launch on a stream of the kernels' device, which is the current one; doesn't wait."""
@@ -193,11 +178,8 @@ class Sequenced:
         except Exception as error:
             if not _bound_context(error):
                 raise
-            for (
-                launcher,
-                parameters,
-                _,
-            ) in frame.launches:  # it was the first that failed, for want of a context
+            # It was the first that failed, for want of a context.
+            for launcher, parameters, _ in frame.launches:
                 launcher(stream, parameters, 0)
         frames.append(frame)
 

@@ -13,11 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from . import fork
+from .current import capturing
 from .device import Device, serves
 from .errors import InvalidSetting, LoadError, NotWarm, StaleSource
 from .launch import CudaModule, Module
-from .plan import capturing
 from .table import Build
+from .watch import note
 
 if TYPE_CHECKING:
     from ..compiler.bundle import Bundle
@@ -52,11 +54,13 @@ def load(root: Path, build: Build, arch: str, device: Device) -> Module:
 
     Raises:
         NotWarm: it isn't loaded yet and torch's current stream is capturing a CUDA graph.
+        ForkedProcess: the process was forked from one that had kernels loaded.
         StaleSource: the source isn't the text that the table was generated with.
         LoadError: this machine can't compile or load it.
     """
     if device.index is None:
         raise LoadError(f"kernels are loaded on a CUDA device that is here; this device is {device}")
+    fork.refuse()
     key = (build.sha256, arch, device.index)
     module = _modules.get(key)
     if module is not None:
@@ -72,6 +76,7 @@ def load(root: Path, build: Build, arch: str, device: Device) -> Module:
             kind: Literal["cubin", "ptx"] = "cubin" if serves((arch,), device.arch) else "ptx"
             module = _load_module(machine_code(root, build, arch, kind).data, build, device)
             _modules[key] = module
+            note(f"{build.source} was loaded on cuda:{device.index}")
     return module
 
 
@@ -132,6 +137,8 @@ def _compile(root: Path, build: Build, arch: str, kind: Literal["cubin", "ptx"])
         from ..compiler.compile import compile_source
 
         artifact = compile_source(text, file_name=build.source, arch=arch, kind=kind)
+        if not artifact.cached:
+            note(f"{build.source} was compiled to {kind} for {arch}")
         return MachineCode(artifact.data, None)
     except Exception as error:
         # Whatever the toolchain lacks or dislikes, the caller has other candidates and the reference.

@@ -4,6 +4,7 @@ Scratch comes from torch's allocator on every call, as one block. The allocator 
 it was taken on, so two streams or threads never share scratch, and inside a capture it comes from the
 graph's own pool; a block kept by the plan would need a lock or one copy per stream to be as safe. It is
 freed when the call returns, which is right for the same reason: its next user is later on the same stream.
+It costs half a microsecond of a call and never reaches the driver once the allocator's cache holds a block.
 State, which kernels keep between calls, is the plan's own, one block for each stream.
 """
 
@@ -13,8 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from . import fork
+from .current import Allocate, allocator, capturing, current_device, current_stream, device_guard
 from .device import Device
-from .errors import NotWarm
+from .errors import Misaligned, NotWarm
 from .launch import Module, Sequenced
 from .request import Buffer, Signature
 from .table import Candidate, Kernel
@@ -32,15 +35,19 @@ TIMEOUT_NS = 30_000_000_000
 class Plan:
     """The launches of one kind of an op by one candidate on one device.
 
-    Calling it takes the signature's inputs (contiguous, 16-byte aligned, on the plan's device: not checked
-    again) and gives the signature's outputs, fresh unless `outputs` are given. It launches on torch's
-    current stream and doesn't wait.
+    Calling it takes the signature's inputs (contiguous, of its shapes and dtypes, on the plan's device: not
+    checked again; that they are aligned is) and gives the signature's outputs, fresh unless `outputs`
+    are given. It launches on torch's current stream and doesn't wait. Threads may call it at the same time.
     """
 
     __slots__ = (
+        "_address",
+        "_empty",
         "_index",
+        "_loose",
         "_offsets",
         "_outputs",
+        "_scratch",
         "_scratch_bytes",
         "_sequence",
         "_state",
@@ -81,11 +88,16 @@ class Plan:
         Raises:
             LoadError: the module lacks a kernel, a kernel takes a buffer that nobody provides, or its CTAs wait
                 for each other and don't fit on the device at once.
+            ForkedProcess: the process was forked from one that had plans.
         """
         import torch
 
+        if device.index is not None:
+            fork.refuse()
+            fork.used()
         self.candidate, self.arch, self.kind, self.signature = candidate, arch, kind, signature
         self._index = device.index
+        self._loose = signature.alignment - 1
         kernels = [_for_ranks(candidate.kernels[name], ranks) for name in candidate.steps[kind]]
         given = (*signature.inputs, *signature.outputs)
         scratch = _used(candidate.scratch, kernels, {buffer.name for buffer in given})
@@ -100,13 +112,14 @@ class Plan:
         ]
         fixed = {"timeout_ns": TIMEOUT_NS.to_bytes(8, "little")} if candidate.arguments else {}
         self._sequence = Sequenced(module, kernels, values, {**fixed, **(constants or {})})
-        # A tensor made like an input of its shape and dtype costs half of one made from numbers.
-        twins = {(buffer.shape, buffer.dtype): index for index, buffer in enumerate(signature.inputs)}
         self._outputs = [
-            (buffer.shape, getattr(torch, buffer.dtype), twins.get((buffer.shape, buffer.dtype)))
+            (buffer.shape, _strides(buffer.shape), getattr(torch, buffer.dtype))
             for buffer in signature.outputs
         ]
+        self._empty: Allocate | None = None
+        self._address = torch.Tensor.data_ptr
         self._offsets, self._scratch_bytes = _pack(scratch)
+        self._scratch = ((self._scratch_bytes,), (1,), torch.uint8)
         self._state_offsets, self._state_bytes = _pack(state)
         self._state: dict[int, torch.Tensor] = {}
 
@@ -114,22 +127,28 @@ class Plan:
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
     ) -> Sequence[torch.Tensor]:
         """Compute the signature's outputs from its inputs; see the class."""
-        import torch
-
+        index = self._index
+        if index is not None:
+            if fork.happened:
+                fork.refuse()
+            if current_device() != index:
+                with device_guard(index):
+                    return self(inputs, outputs)
+        address, empty = self._address, self._empty
+        if empty is None:
+            empty = self._empty = allocator((*inputs, *(outputs or ()))[0].device.type)
         if outputs is None:
-            outputs = [
-                torch.empty_like(inputs[twin])
-                if twin is not None
-                else inputs[0].new_empty(shape, dtype=dtype)
-                for shape, dtype, twin in self._outputs
-            ]
-        pointers = [tensor.data_ptr() for tensor in inputs]
-        pointers += [tensor.data_ptr() for tensor in outputs]
+            outputs = [empty(*made) for made in self._outputs]
+        pointers = [*map(address, inputs), *map(address, outputs)]
+        loose = self._loose
+        for pointer in pointers:
+            if pointer & loose:
+                raise self._misaligned(pointers)
         if self._scratch_bytes:
-            scratch = inputs[0].new_empty(self._scratch_bytes, dtype=torch.uint8)
+            scratch = empty(*self._scratch)
             base = scratch.data_ptr()
             pointers += [base + offset for offset in self._offsets]
-        self._run(pointers)
+        self._launch(pointers)
         return outputs
 
     def _spread(self, pointers: list[int]) -> list[int]:
@@ -155,27 +174,31 @@ class Plan:
         """
         for buffer in self.buffers:
             _check(buffer, tensors.get(buffer.name), self._index)
-        self._run([tensors[buffer.name].data_ptr() for buffer in self.buffers])
+        with device_guard(self._index):
+            self._launch([tensors[buffer.name].data_ptr() for buffer in self.buffers])
 
     def prepare(self) -> None:
         """Make the state of torch's current stream, so that a capture on it finds it."""
         if self._state_bytes and self._index is not None:
             self._state_of(current_stream(self._index))
 
-    def _run(self, pointers: list[int]) -> None:
-        if self._structs:
-            pointers = self._spread(pointers)
-        self._launch(pointers)
+    def _misaligned(self, pointers: Sequence[int]) -> Misaligned:
+        found = [
+            f"{buffer.name} at {pointer:#x}"
+            for buffer, pointer in zip(self.buffers, pointers, strict=False)  # they end with scratch
+            if pointer & self._loose
+        ]
+        return Misaligned(
+            f"a plan takes tensors that start at a multiple of {self._loose + 1} bytes; {', '.join(found)} doesn't: "
+            "copy it, or call the op, which falls back"
+        )
 
     def _launch(self, pointers: list[int]) -> None:
+        """On the plan's device, which is the current one."""
+        if self._structs:
+            pointers = self._spread(pointers)
         if self._index is None:  # the emulator's, whose calls end when they return
             self._sequence(pointers, 0)
-            return
-        if current_device() != self._index:
-            import torch
-
-            with torch.cuda.device(self._index):
-                self._launch(pointers)
             return
         stream = current_stream(self._index)
         if self._state_bytes:
@@ -209,30 +232,6 @@ class RawStream:
         self.ptr = ptr
 
 
-def current_stream(index: int) -> int:
-    """Handle of torch's current stream on device `index`."""
-    import torch
-
-    # The raw handle costs a tenth of torch.cuda.current_stream(), which makes a Python object of it; Triton
-    # and torch's own compiler launch through the same function.
-    handle: int = torch._C._cuda_getCurrentRawStream(index)
-    return handle
-
-
-def current_device() -> int:
-    """Ordinal of torch's current CUDA device."""
-    import torch
-
-    return torch.cuda.current_device()
-
-
-def capturing() -> bool:
-    """Whether torch's current stream is being captured into a CUDA graph."""
-    import torch
-
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-
-
 @dataclass(frozen=True, slots=True)
 class PointerStruct:
     """How a buffer is taken as one pointer a rank."""
@@ -262,8 +261,16 @@ def _slots(name: str, struct: PointerStruct | None) -> list[str]:
 
 
 def _for_ranks(kernel: Kernel, ranks: int) -> Kernel:
+    """All ranks in one grid; only a kernel that waits for peers must be on the device as a whole."""
     x, y, z = kernel.grid
-    return kernel if ranks == 1 else replace(kernel, grid=(x, y * ranks, z), cooperative=True)
+    return kernel if ranks == 1 else replace(kernel, grid=(x, y * ranks, z), cooperative=kernel.resident)
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * max(size, 1))
+    return tuple(strides) if shape else ()
 
 
 def _used(

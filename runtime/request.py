@@ -49,6 +49,8 @@ class Signature:
 
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
+    alignment: int = 1
+    """Bytes, a power of two, that addresses must be multiples of: kernels load so many at once."""
 
     def of_one_rank(self, arguments: Mapping[str, str], ranks: int) -> Signature:
         """Of ranks that share a process, to that of one alone.
@@ -63,7 +65,7 @@ class Signature:
                 return buffer
             return replace(buffer, shape=(math.prod(buffer.shape) // ranks,))
 
-        return Signature(tuple(map(own, self.inputs)), tuple(map(own, self.outputs)))
+        return replace(self, inputs=tuple(map(own, self.inputs)), outputs=tuple(map(own, self.outputs)))
 
 
 def pointers(argument: str) -> int:
@@ -93,7 +95,11 @@ class Request:
 
 
 class Operator(Protocol):
-    """What a family's op tells the dispatcher about itself."""
+    """What a family's op tells the dispatcher about itself.
+
+    One whose candidates are more than a plan's launches also has `warm_up(request, device, policy, comm)`, which
+    decides and loads by itself and gives the selection.
+    """
 
     @property
     def family(self) -> str:

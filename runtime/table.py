@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 FORMAT = 2
 """Version of this data model; `generated/dispatch.py` states the one it was written for."""
@@ -65,6 +65,8 @@ class Candidate:
     """Shape and dtype of the buffers that only this candidate's kernels see, and only during a call."""
     state: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     """Shape and dtype of the buffers that kernels keep between calls; all zeros before the first one."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What the family's op must know of the schedule beside its kernels, as plain values."""
     arguments: Mapping[str, str] = field(default_factory=dict)
     """Arguments that aren't one tensor, by name: `uint32`, `uint64`, or `pointers[4]`, a struct of so many."""
     min_sms: int = 0

@@ -111,13 +111,17 @@ def matching(short: ShortForm, specs: Sequence[SpecFile], *, ignoring: Collectio
         ignoring: fields that needn't match.
     """
     wanted = {name: value for name, value in short.fields.items() if name not in ignoring}
-    return [
+    found = [
         Match(file, workload)
         for file in specs
         if short.spec in (None, file.spec.name)
         for workload in file.spec.workloads()
         if _has(workload.fields(), wanted)
     ]
+    if short.spec is None and "world_size" not in short.fields:
+        # Who says nothing of ranks means one, where there is such a workload.
+        return [match for match in found if match.workload.world_size == 1] or found
+    return found
 
 
 def select(text: str, specs: Sequence[SpecFile]) -> Selection:

@@ -146,6 +146,11 @@ class Candidate(Model):
         del workload
         return iter(())
 
+    def serves(self, workload: Workload) -> bool:
+        """Tell whether it is generated for a concrete workload; a control always is."""
+        del workload
+        return True
+
     def budget_for(self, kernel: str) -> dict[str, int]:
         """Give the limits of one kernel; its own win over those of every kernel."""
         own = self.budget.kernels.get(kernel)
@@ -188,6 +193,9 @@ class Spec(Model):
     candidate: tuple[Candidate, ...]
     """How it may be computed; the first is the control."""
 
+    EXACT_CONTROL: ClassVar[bool] = True
+    """Whether the control must be exact; not where it is a library's GEMM, whose bits nobody states."""
+
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """All candidates, the control first."""
@@ -209,7 +217,7 @@ class Spec(Model):
         Takes the parts that are valid by themselves, candidates by their place in the file, so that a mistake
         in one candidate doesn't hide those in the others.
         """
-        yield from _set_findings(candidates)
+        yield from cls._set_findings(candidates)
         if workload is None:
             return
         if len(set(workload.dtypes)) < len(workload.dtypes):
@@ -223,42 +231,42 @@ class Spec(Model):
             if own:
                 continue
             for index, candidate in candidates.items():
-                for finding in candidate.problems(concrete):
+                for finding in candidate.problems(concrete) if candidate.serves(concrete) else ():
                     found[Finding(("candidate", index, *finding.path), finding.message)] = None
         yield from found
+
+    @classmethod
+    def _set_findings(cls, candidates: Mapping[int, Candidate]) -> Iterator[Finding]:
+        """Find what is wrong with the candidates as a set: equal names, a control that isn't one."""
+        first: dict[str, int] = {}
+        for index, candidate in candidates.items():
+            if candidate.name in first:
+                message = f'"{candidate.name}" is already the name of candidate[{first[candidate.name]}]; rename one.'
+                yield Finding(("candidate", index, "name"), message)
+            first.setdefault(candidate.name, index)
+        control = candidates.get(0)
+        if control is None:
+            return
+        if cls.EXACT_CONTROL and control.contract != "exact":
+            message = (
+                f'the control "{control.name}" has contract "{control.contract}"; a control must be exact.'
+            )
+            yield Finding(("candidate", 0, "contract"), message)
+        for candidate in candidates.values():
+            missing = [
+                a for a in candidate.arch if a not in control.arch and COVERED_BY.get(a) not in control.arch
+            ]
+            if missing:
+                message = (
+                    f'the control "{control.name}" lists {listing(control.arch)}, but "{candidate.name}" also '
+                    f"{listing(missing)}; the control must list every target that any candidate lists."
+                )
+                yield Finding(("candidate", 0, "arch"), message)
 
     @model_validator(mode="after")
     def _rules(self) -> Self:
         raise_findings(self.findings(self.workload, dict(enumerate(self.candidate))))
         return self
-
-
-def _set_findings(candidates: Mapping[int, Candidate]) -> Iterator[Finding]:
-    """Find what is wrong with the candidates as a set: equal names, a control that isn't one."""
-    first: dict[str, int] = {}
-    for index, candidate in candidates.items():
-        if candidate.name in first:
-            message = (
-                f'"{candidate.name}" is already the name of candidate[{first[candidate.name]}]; rename one.'
-            )
-            yield Finding(("candidate", index, "name"), message)
-        first.setdefault(candidate.name, index)
-    control = candidates.get(0)
-    if control is None:
-        return
-    if control.contract != "exact":
-        message = f'the control "{control.name}" has contract "{control.contract}"; a control must be exact.'
-        yield Finding(("candidate", 0, "contract"), message)
-    for candidate in candidates.values():
-        missing = [
-            a for a in candidate.arch if a not in control.arch and COVERED_BY.get(a) not in control.arch
-        ]
-        if missing:
-            message = (
-                f'the control "{control.name}" lists {listing(control.arch)}, but "{candidate.name}" also '
-                f"{listing(missing)}; the control must list every target that any candidate lists."
-            )
-            yield Finding(("candidate", 0, "arch"), message)
 
 
 def _single(what: str, values: tuple[_T, ...]) -> _T:

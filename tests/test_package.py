@@ -159,6 +159,6 @@ def test_it_dispatches_a_boundary_in_an_environment_of_its_own(environment: Envi
 
 def test_it_lays_out_and_builds_a_workspace(environment: Environment) -> None:
     assert environment.run("kernwright", "init", "mine").returncode == 0
-    explained = environment.run("python", "-m", "kernwright", "explain", "sm80-hc8", "--json")
+    explained = environment.run("python", "-m", "kernwright", "explain", "sm80-hc8-tp1", "--json")
     assert json.loads(explained.stdout)["chosen"] == "replicated"
     assert (environment.folder / "mine" / "specs" / "hc8_h2048_r128_tp1.toml").is_file()

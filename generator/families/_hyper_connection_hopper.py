@@ -12,7 +12,7 @@ from ..lowering import KernelLaunch, Lowering
 
 COMBINE_THREADS = 128
 RECORD_WORDS = 8
-"""Of the error record: failures, CTA, row, expected and seen generation of the first."""
+"""Of the error record: failures; CTA, row, branch, expected and seen generation of the first."""
 
 _COMBINED = ("residual", "block", "injection")
 _WEIGHTS = ("norm_weight", "down_weight", "up_weight")

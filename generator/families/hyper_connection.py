@@ -1,20 +1,22 @@
 """Hyper-connection schedules: from a candidate to kernels, launch geometry and buffers.
 
-Only the replicated route has templates. The sharded routes and routes for several tokens are valid
-specs that this toolkit doesn't generate.
+The replicated route at one token is lowered here; several tokens and the sharded routes have modules of their own.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from ...specs import Candidate, RowTiling, Workload
+from ...specs.families._hyper_connection_channel import HyperConnectionChannel, shards
 from ...specs.families._hyper_connection_hopper import Prefetched
-from ...specs.families.hyper_connection import HyperConnectionWorkload, Replicated
+from ...specs.families.hyper_connection import HyperConnectionWorkload, Replicated, Sharded
 from ..literals import float_literal
 from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
 from ._hyper_connection_hopper import lower_prefetched
+from ._hyper_connection_rows import lower_rows
+from ._hyper_connection_sharded import lower_sharded
 
 SUMS_LIMIT = 192
 """Partial sums of a thread: they live in registers, of which a thread has 255."""
@@ -33,22 +35,29 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
     """Lower a candidate of a hyper-connection workload.
 
     Raises:
-        NotGenerated: a sharded route, or more than one token.
+        NotGenerated: an option, a tree or a number of tokens that there are no templates for.
         ScheduleError: rows don't fit into shared memory, or outnumber the threads that finish them.
     """
     assert isinstance(workload, HyperConnectionWorkload)
+    lowering = _lower_route(workload, candidate)
+    # The channel is the workload's: candidates that need none have it as well.
+    channel = HyperConnectionChannel.of(workload).places() if shards(workload) else {}
+    return replace(lowering, channel=channel)
+
+
+def _lower_route(workload: HyperConnectionWorkload, candidate: Candidate) -> Lowering:
     if isinstance(candidate, Prefetched):
         return lower_prefetched(workload, candidate)
+    one_token = (workload.tokens.min, workload.tokens.max) == (1, 1)
+    if isinstance(candidate, Sharded) and one_token:
+        return lower_sharded(workload, candidate)
     if not isinstance(candidate, Replicated):
         raise NotGenerated(
-            f"route {candidate.route} of candidate {candidate.name} is a valid schedule, but this version "
-            f"has no templates for it; it generates route replicated"
+            f"candidate {candidate.name} has route {candidate.route}, and tokens is {workload.tokens.min} to "
+            f"{workload.tokens.max}; this version has templates of that route for tokens = 1 alone"
         )
-    if (workload.tokens.min, workload.tokens.max) != (1, 1):
-        raise NotGenerated(
-            f"tokens is {workload.tokens.min} to {workload.tokens.max} in a spec file of route replicated; "
-            f"this version has templates for tokens = 1 alone"
-        )
+    if not one_token:
+        return lower_rows(workload, candidate)
     return _lower_replicated(workload, candidate)
 
 

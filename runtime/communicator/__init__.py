@@ -6,7 +6,10 @@ it can do. A capability that the owner lacks means unsupported, whatever else is
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+
+from ..table import Table
 
 LAYOUT_VERSION = 1
 """Version of the channels' layout that this toolkit's kernels are generated for."""
@@ -37,6 +40,31 @@ class Communicator(Protocol):
 
     def owns(self, channel: str) -> bool:
         """Whether `channel` was made by this communicator."""
+
+
+@dataclass(frozen=True)
+class Imagined:
+    """A communicator that isn't there and owns one channel: for questions about shapes, as `fake` devices are."""
+
+    channel: str
+    world_size: int
+    capabilities: frozenset[str]
+    rank: int = 0
+    layout_version: int = LAYOUT_VERSION
+
+    def owns(self, channel: str) -> bool:
+        """Whether it is the one."""
+        return channel == self.channel
+
+    def absence(self, channel: str) -> str:
+        """Why it isn't."""
+        return f"the question is about spec {self.channel}; {channel} is another's channel"
+
+
+def imagined(table: Table, channel: str, world_size: int) -> Imagined:
+    """One that can do all that the candidates of a table ask for."""
+    needed = (name for work in table.workloads for c in work.candidates for name in c.capabilities)
+    return Imagined(channel, world_size, frozenset(needed))
 
 
 def objection(needed: tuple[str, ...], channel: str, comm: Communicator | None) -> str | None:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..current import capturing
 from ..errors import ChannelError, Overlap, PeerTimeout
-from ..plan import capturing
 from ..table import Table
 
 if TYPE_CHECKING:
@@ -22,7 +22,15 @@ RECORD_WORDS = 8
 CHECK_SECONDS = 0.05
 """A call looks at the error record at most so often: reading it costs 10 to 20 microseconds."""
 
-WAITS = ("the start of the call", "the second barrier", "a packet")
+WAITS = {
+    0: "the start of the call",
+    1: "the second barrier",
+    2: "a packet",
+    4: "the shard of the down rows",
+    5: "the gates",
+    6: "the outputs",
+    7: "the outputs of the fused launch",
+}
 """What a rank can wait for, by its number in the error record."""
 OVERLAP = 3
 """In the place of such a number: two calls met on the channel."""

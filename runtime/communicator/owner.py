@@ -36,6 +36,8 @@ class ChannelOwner:
     timeout_ns: int
     capabilities: frozenset[str]
     group: torch.distributed.ProcessGroup | None = None
+    torch_name: str | None = None
+    """By which graphs know it; `publish` of the dispatch module gives it."""
 
     def __init__(self) -> None:
         """Begin without a channel."""

@@ -17,20 +17,23 @@ from typing import TYPE_CHECKING, Any
 
 from .. import policy as policies
 from ..communicator.owner import ChannelOwner
+from ..current import current_stream
 from ..device import serves
 from ..dispatch import Dispatch, chosen_policy
 from ..explanation import Explanation
-from ..plan import Plan, current_stream
+from ..plan import Plan
 from ..request import ITEM_BYTES, Buffer, Request, Signature
 from ..selection import Choice
 from ..statistics import Tally
 from ..table import FieldValue
 from .all_reduce_inputs import Inputs
+from .plain import is_traced
 
 if TYPE_CHECKING:
     import torch
 
     from ..communicator.channel import Channel
+    from ..operators import TorchOperator
     from ..request import Runner
 
 FAMILY = "all_reduce"
@@ -116,7 +119,7 @@ class Op:
             PeerTimeout, Overlap: an earlier call on the channel failed.
             Unsupported, NotWarm: as `Dispatch.resolve` says.
         """
-        return self._reduce("staged", (tensor,), comm, out, channel, exact, policy)
+        return self._call("staged", (tensor,), comm, out, channel, exact, policy)
 
     def sum2(
         self,
@@ -135,7 +138,7 @@ class Op:
                 f"a is {a.dtype} of shape {tuple(a.shape)} on {a.device}, b {b.dtype} of shape {tuple(b.shape)} on "
                 f"{b.device}; both must be alike"
             )
-        return self._reduce("sum2", (a, b), comm, out, channel, exact, policy)
+        return self._call("sum2", (a, b), comm, out, channel, exact, policy)
 
     def acquire_outputs(
         self,
@@ -164,7 +167,8 @@ class Op:
         _check_comm(comm)
         if channel is not None and not comm.owns(channel) and comm.channels:
             raise ValueError(f"channel is {channel!r}; open are {', '.join(comm.channels)}")
-        name = channel or next(iter(comm.channels), None)
+        ours = (name for name in comm.channels if "inputs" in comm.channel(name).plan.places)
+        name = channel or next(ours, None)
         usable = name is not None and comm.owns(name)
         return self._inputs_of(comm).acquire(shapes, dtype, comm, name if usable else None)
 
@@ -224,7 +228,7 @@ class Op:
         inputs.release(tensors)
         return tuple(results)
 
-    def _reduce(
+    def _call(
         self,
         kind: str,
         given: tuple[torch.Tensor, ...],
@@ -234,8 +238,57 @@ class Op:
         exact: bool,
         policy: str | None,
     ) -> torch.Tensor:
+        import torch
+
+        if torch.compiler.is_compiling() or is_traced(given[0]):
+            from .all_reduce_operators import traced
+
+            _check_comm(comm)
+            return traced(self._dispatch.traced.key, kind, given, comm, out, channel, exact, policy)
+        return self.reduce(kind, given, comm, out, channel, exact, policy)
+
+    def communicator(self, name: str) -> Any:
+        """The communicator that graphs know by `name`.
+
+        Raises:
+            ValueError: it isn't known here.
+        """
+        return self._dispatch.traced.communicator(name)
+
+    def torch_operators(self) -> tuple[TorchOperator, ...]:
+        """The `torch.library` operators of `all_reduce` and `all_reduce_sum2`."""
+        from .all_reduce_operators import operators
+
+        return operators(self)
+
+    def refuse_grad(self, given: Sequence[torch.Tensor]) -> None:
+        """Check that no tensor of a call made with gradients enabled requires one.
+
+        Raises:
+            RuntimeError: one does.
+        """
+        import torch
+
+        if torch.is_grad_enabled() and any(part.requires_grad for part in given):
+            raise RuntimeError(
+                "the tensor requires grad, and all_reduce has no gradient; call it under torch.no_grad() or "
+                "torch.inference_mode()"
+            )
+
+    def reduce(
+        self,
+        kind: str,
+        given: tuple[torch.Tensor, ...],
+        comm: ChannelOwner,
+        out: torch.Tensor | None,
+        channel: str | None = None,
+        exact: bool = False,
+        policy: str | None = None,
+    ) -> torch.Tensor:
+        """The op itself, for calls that nobody traces; see `__call__`."""
         tensor, numel = given[0], given[0].numel()
         _check_comm(comm)
+        self.refuse_grad(given)
         _check_tensors(given, comm, out)
         if numel == 0:
             return tensor.clone() if out is None else out
@@ -452,14 +505,7 @@ def _check_comm(comm: object) -> None:
 
 
 def _check_tensors(given: Sequence[torch.Tensor], comm: ChannelOwner, out: torch.Tensor | None) -> None:
-    import torch
-
     tensor = given[0]
-    if torch.is_grad_enabled() and any(part.requires_grad for part in given):
-        raise RuntimeError(
-            "the tensor requires grad, and all_reduce has no gradient; call it under torch.no_grad() or "
-            "torch.inference_mode()"
-        )
     if comm.local_ranks > 1 and (tensor.dim() == 0 or tensor.shape[0] != comm.local_ranks):
         raise ValueError(
             f"the tensor has shape {tuple(tensor.shape)}; with {comm.local_ranks} local ranks its first dimension "

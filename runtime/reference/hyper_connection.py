@@ -16,11 +16,12 @@ from .. import policy as policies
 from ..communicator import Communicator
 from ..device import current
 from ..dispatch import Dispatch, chosen_policy
+from ..errors import Misaligned
 from ..explanation import Explanation
 from ..request import Request
 from ..resolved import Resolved
 from ..statistics import Tally
-from ..table import FieldValue
+from ..table import FieldValue, Table
 from .hyper_connection_arguments import (
     ARGUMENTS,
     RESULTS,
@@ -28,13 +29,18 @@ from .hyper_connection_arguments import (
     checked_kind,
     checked_out,
     layout_problems,
+    positions,
     read,
+    refuse_grad,
 )
+from .hyper_connection_known import KnownCall, facts_of
 from .hyper_connection_shape import FAMILY, INPUTS, OUTPUTS, ChosenTrees, Shape, trees_for
+from .plain import is_traced
 
 if TYPE_CHECKING:
     import torch
 
+    from ..operators import TorchOperator
     from ..request import Runner
 
     Maybe = torch.Tensor | None
@@ -53,6 +59,7 @@ class Op:
         """Bind, and make the op known to `dispatch`."""
         self._dispatch = dispatch
         self._resolved: dict[tuple[object, ...], Resolved] = {}
+        self._known: dict[tuple[object, ...], KnownCall] = {}
         dispatch.register(self)
 
     def __call__(
@@ -100,7 +107,67 @@ class Op:
             RuntimeError: an input requires grad.
             NotExact, Unsupported, NotWarm: as `Dispatch.resolve` says.
         """
+        import torch
+
         arguments = (residual, block, injection, norm_weight, down_weight, up_weight)
+        if torch.compiler.is_compiling():
+            from .hyper_connection_operators import traced
+
+            return traced(self._dispatch.traced.key, arguments, kind, eps, branches, comm, exact, policy, out)
+        return self.call(arguments, kind, eps, branches, comm, exact, policy, out)
+
+    def call(
+        self,
+        arguments: tuple[Maybe, ...],
+        kind: str,
+        eps: float,
+        branches: int | None,
+        comm: Communicator | None,
+        exact: bool,
+        policy: str | None,
+        out: Sequence[Maybe] | None,
+    ) -> Result:
+        """The op itself, for calls that nobody traces; see `__call__`."""
+        import torch
+
+        in_force = policies.current() if policy is None else policy
+        key: tuple[object, ...] | None
+        try:
+            key = (kind, arguments[0].shape, eps, branches, comm, exact, in_force)  # type: ignore[union-attr]
+            known = self._known.get(key)
+            fits = known is not None and known.fits(arguments, out)
+        except (AttributeError, TypeError):  # what has no key: reading the call says why
+            key = known = None
+        if known is not None and fits:
+            if torch.is_grad_enabled():
+                refuse_grad(arguments)
+            try:
+                return known.resolved(*arguments, out=out)  # type: ignore[return-value]
+            except Misaligned:  # kernels can't take it, torch can
+                pass
+        if any(is_traced(tensor) for tensor in arguments):
+            from .hyper_connection_operators import traced
+
+            return traced(self._dispatch.traced.key, arguments, kind, eps, branches, comm, exact, policy, out)
+        resolved = self._decided(arguments, kind, eps, branches, comm, exact, policy, out)
+        if key is not None and resolved.plan is not None:
+            self._known[key] = KnownCall.of(resolved, arguments)
+        return cast("Result", resolved(*arguments, out=out))
+
+    def _decided(
+        self,
+        arguments: tuple[Maybe, ...],
+        kind: str,
+        eps: float,
+        branches: int | None,
+        comm: Communicator | None,
+        exact: bool,
+        policy: str | None,
+        out: Sequence[Maybe] | None,
+    ) -> Resolved:
+        """What serves a call, decided once for all calls whose tensors lie alike."""
+        import torch
+
         try:
             key = (
                 kind,
@@ -109,29 +176,47 @@ class Op:
                 comm,
                 exact,
                 policies.current() if policy is None else policy,
-                *[None if tensor is None else _facts(tensor) for tensor in arguments],
+                *[None if tensor is None else facts_of(tensor) for tensor in arguments],
                 None
                 if out is None
-                else tuple([None if tensor is None else _facts(tensor) for tensor in out]),
+                else tuple([None if tensor is None else facts_of(tensor) for tensor in out]),
             )
             resolved = self._resolved.get(key)
         except (AttributeError, TypeError, RuntimeError):  # what has no key: reading the call says why
             self._request(arguments, kind, eps, branches, comm, out)
             chosen_policy(policy)
             raise
-        import torch
-
         if torch.is_grad_enabled():
-            _refuse_grad(arguments)
+            refuse_grad(arguments)
         if resolved is None:
             resolved = self._resolve(arguments, kind, eps, branches, comm, exact, policy, out)
             if len(self._resolved) >= MAX_RESOLVED:
                 self._resolved.clear()
+                self._known.clear()
             self._resolved[key] = resolved
         elif out is not None:  # addresses aren't in the key
             named = zip((*ARGUMENTS, *RESULTS), (*arguments, *out), strict=True)
             check_overlap(OUTPUTS[kind], {name: tensor for name, tensor in named if tensor is not None})
-        return cast("Result", resolved(*arguments, out=out))
+        return resolved
+
+    @property
+    def table(self) -> Table:
+        """The dispatch table that the op is bound to."""
+        return self._dispatch.table
+
+    def communicator(self, name: str | None) -> Communicator | None:
+        """The communicator that graphs know by `name`; None for None.
+
+        Raises:
+            ValueError: it isn't known here.
+        """
+        return None if name is None else self._dispatch.traced.communicator(name)
+
+    def torch_operators(self) -> tuple[TorchOperator, ...]:
+        """The op's `torch.library` operators: two for each kind, of which one writes into given tensors."""
+        from .hyper_connection_operators import operators
+
+        return operators(self)
 
     def plan(
         self,
@@ -245,34 +330,13 @@ class Op:
         reference = Reference(shape, kind, trees.trees)
         chosen = chosen_policy(policy)
         if shape.tokens == 0:
-            return Resolved(request, *_positions(kind), reference, Tally())
+            return Resolved(request, *positions(kind), reference, Tally())
         residual = arguments[0]
         assert residual is not None
         device = current(residual.device)
         selection, plan = self._dispatch.resolve(request, device, chosen, comm, exact)
         tally = self._dispatch.statistics.tally(selection)
-        return Resolved(request, *_positions(kind), reference, tally, selection, plan)
-
-
-def _positions(kind: str) -> tuple[tuple[int, ...], tuple[int | None, ...]]:
-    inputs, outputs = INPUTS[kind], OUTPUTS[kind]
-    results = tuple(outputs.index(name) if name in outputs else None for name in RESULTS)
-    return tuple(ARGUMENTS.index(name) for name in inputs), results
-
-
-def _facts(tensor: torch.Tensor) -> tuple[object, ...]:
-    """All that a decision can depend on of a tensor; the type, so that a FakeTensor is never taken for one."""
-    aligned = tensor.data_ptr() & 15 == 0
-    return (type(tensor), tensor.shape, tensor.dtype, tensor.device, tensor.is_contiguous(), aligned)
-
-
-def _refuse_grad(arguments: Sequence[Maybe]) -> None:
-    for name, tensor in zip(ARGUMENTS, arguments, strict=True):
-        if tensor is not None and tensor.requires_grad:
-            raise RuntimeError(
-                f"{name} requires grad, and hyper_connection has no gradient; call it under "
-                "torch.no_grad() or torch.inference_mode()"
-            )
+        return Resolved(request, *positions(kind), reference, tally, selection, plan)
 
 
 def _single(name: str, value: FieldValue) -> str | int | float:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ..communicator import Communicator
 from ..request import Signature
 from ..table import Table
-from .hyper_connection_shape import DTYPE_SHORT, FAMILY, INPUTS, OUTPUTS, Shape
+from .hyper_connection_shape import ALIGNMENT, DTYPE_SHORT, FAMILY, INPUTS, OUTPUTS, Shape
+from .plain import described, is_plain
 
 if TYPE_CHECKING:
     import torch
@@ -18,9 +19,6 @@ RESULTS = ("x", "block_input", "injection_out")
 
 ARGUMENTS = INPUTS["boundary"]
 """The op's tensors, in order."""
-
-ALIGNMENT = 16
-"""Bytes; the widest load of a kernel."""
 
 FP32_MAX = 3.4028234663852886e38
 
@@ -47,6 +45,8 @@ def read(
     eps: float,
     branches: int | None,
     comm: Communicator | None,
+    *,
+    real: bool = True,
 ) -> Shape:
     """The shape of a call (contract of the family, sections 1 and 2).
 
@@ -57,26 +57,31 @@ def read(
         eps: added to the mean square; rounded to FP32.
         branches: HC, if the caller states it.
         comm: the caller's communicator.
+        real: whether the tensors must have memory; those of a compiler that only traces haven't, and there the
+            number of tokens may be a symbol.
 
     Raises:
         ValueError, TypeError: the call isn't valid; the sentence says what was found and what is allowed.
     """
     checked_kind(kind)
-    given = _tensors(arguments, kind)
+    given = _tensors(arguments, kind, real)
     residual = given["residual"]
     _check_dtypes_and_devices(given)
+    if real and residual.is_meta:
+        raise ValueError("residual is on meta, where tensors have no values; pass tensors on cuda or cpu")
     _check_options(eps, branches, comm)
     if residual.ndim != 2:
         raise ValueError(
             f"residual has shape {tuple(residual.shape)}; it must be [tokens, branches * hidden]"
         )
-    tokens, state = residual.shape
+    # Tokens may stay a symbol of whoever traces; int() makes numbers of all other sizes.
+    tokens, state = residual.shape[0], int(residual.shape[1])
     up_weight, norm = given.get("up_weight"), given.get("norm_weight")
     if up_weight is not None and up_weight.ndim != 2:
         raise ValueError(
             f"up_weight has shape {tuple(up_weight.shape)}; it must be [branches * hidden, low_rank]"
         )
-    low_rank = 0 if up_weight is None else up_weight.shape[1]
+    low_rank = 0 if up_weight is None else int(up_weight.shape[1])
     hc = _branches(table, given, state, low_rank, branches)
     shape = Shape(
         dtype=_dtype(residual),
@@ -114,10 +119,11 @@ def checked_out(
         ValueError, TypeError: they aren't what the kind gives, or share memory with an input or each other.
     """
     if not isinstance(out, (tuple, list)) or len(out) != len(RESULTS):
-        raise ValueError(f"out is {_describe(out)}; it must be a tuple ({', '.join(RESULTS)})")
+        raise ValueError(f"out is {described(out)}; it must be a tuple ({', '.join(RESULTS)})")
     named = dict(zip(RESULTS, out, strict=True))
     for name, tensor in named.items():
-        _check_presence(name, tensor, name in OUTPUTS[kind], kind, f"out's {name}")
+        check_presence(name, tensor, name in OUTPUTS[kind], kind, f"out's {name}")
+        _check_plain(tensor, f"out's {name}")
     tensors = {name: named[name] for name in OUTPUTS[kind]}
     residual = given[0]
     for buffer in signature.outputs:
@@ -157,40 +163,36 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + (last + 1) * tensor.element_size()
 
 
-def _tensors(arguments: Sequence[Any], kind: str) -> dict[str, torch.Tensor]:
+def _tensors(arguments: Sequence[Any], kind: str, real: bool) -> dict[str, torch.Tensor]:
     for name, argument in zip(ARGUMENTS, arguments, strict=True):
-        _check_presence(name, argument, name in INPUTS[kind], kind, name)
+        check_presence(name, argument, name in INPUTS[kind], kind, name)
+        if real:
+            _check_plain(argument, name)
     return {name: value for name, value in zip(ARGUMENTS, arguments, strict=True) if value is not None}
 
 
-def _check_presence(name: str, value: object, wanted: bool, kind: str, called: str) -> None:
+def check_presence(name: str, value: object, wanted: bool, kind: str, called: str) -> None:
+    """Check that a tensor is there exactly where the kind has one.
+
+    Raises:
+        ValueError, TypeError: it isn't.
+    """
     import torch
 
     if value is None and wanted:
         raise ValueError(f"{called} is None; kind {kind} needs a tensor")
     if value is not None and not isinstance(value, torch.Tensor):
-        raise TypeError(f"{called} is {_describe(value)}; it must be a torch tensor")
-    if value is not None and not _is_plain(value):
-        raise TypeError(
-            f"{called} is {_describe(value)} of layout {value.layout}; only a strided torch.Tensor or Parameter "
-            "has memory that kernels can read: pass the plain tensor behind it"
-        )
+        raise TypeError(f"{called} is {described(value)}; it must be a torch tensor")
     if value is not None and not wanted:
         raise ValueError(f"{called} is a tensor; kind {kind} has no {name}: pass None")
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is what it says: a FakeTensor claims a device and a shape, and its address is 0."""
-    import torch
-
-    # isinstance() isn't asked: Parameter answers yes for subclasses that wrap something.
-    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
-
-
-def _describe(value: object) -> str:
-    name = type(value).__name__
-    article = "an" if name[0] in "aeiouAEIOU" else "a"
-    return f"{article} {name}" + (f" of {len(value)}" if isinstance(value, (tuple, list)) else "")
+def _check_plain(value: torch.Tensor | None, called: str) -> None:
+    if value is not None and not is_plain(value):
+        raise TypeError(
+            f"{called} is {described(value)} of layout {value.layout}; only a strided torch.Tensor or Parameter "
+            "has memory that kernels can read: pass the plain tensor behind it"
+        )
 
 
 def _check_options(eps: object, branches: object, comm: object) -> None:
@@ -200,7 +202,7 @@ def _check_options(eps: object, branches: object, comm: object) -> None:
         raise TypeError(f"branches is {branches!r}; it must be an integer of at least 2, or None")
     if comm is not None and not (isinstance(comm, Communicator) and isinstance(comm, Hashable)):
         raise TypeError(
-            f"comm is {_describe(comm)}; it must be None or a communicator: hashable, with rank, world_size, "
+            f"comm is {described(comm)}; it must be None or a communicator: hashable, with rank, world_size, "
             "layout_version, capabilities and owns()"
         )
 
@@ -213,8 +215,6 @@ def _check_dtypes_and_devices(given: Mapping[str, torch.Tensor]) -> None:
     residual = given["residual"]
     if _dtype(residual) not in DTYPE_SHORT:
         raise TypeError(f"residual is {_dtype(residual)}; allowed are {', '.join(DTYPE_SHORT)}")
-    if residual.is_meta:
-        raise ValueError("residual is on meta, where tensors have no values; pass tensors on cuda or cpu")
     for name, tensor in given.items():
         if tensor.dtype != residual.dtype:
             raise TypeError(
@@ -233,9 +233,11 @@ def _branches(
 ) -> int:
     """HC: from block, injection or a shared norm weight; else as stated; else by the table."""
     found: dict[str, int] = {}
-    hidden = {name: given[name].shape[-1] for name in ("block",) if name in given and given[name].ndim == 2}
+    hidden: dict[str, int] = {}
+    if "block" in given and given["block"].ndim == 2:
+        hidden["block"] = int(given["block"].shape[1])
     if "norm_weight" in given and given["norm_weight"].numel() != state:
-        hidden["norm_weight"] = given["norm_weight"].numel()
+        hidden["norm_weight"] = int(given["norm_weight"].numel())
     for name, size in hidden.items():
         if size == 0 or state % size:
             raise ValueError(
@@ -243,7 +245,7 @@ def _branches(
             )
         found[name] = state // size
     if "injection" in given and given["injection"].ndim == 2:
-        found["injection"] = given["injection"].shape[1]
+        found["injection"] = int(given["injection"].shape[1])
     if stated is not None:
         found["branches="] = stated
     if not found:
@@ -296,3 +298,28 @@ def _check_shapes(shape: Shape, kind: str, given: Mapping[str, torch.Tensor]) ->
             )
     if kind != "combine" and shape.low_rank == 0:
         raise ValueError("up_weight has low_rank 0; it must be at least 1")
+
+
+Places = tuple[tuple[int, ...] | None, tuple[int | None, ...] | None]
+
+
+def positions(kind: str) -> Places:
+    """Where a kind's inputs are among the arguments, and its outputs among the results; see `Resolved`."""
+    inputs, outputs = INPUTS[kind], OUTPUTS[kind]
+    places = tuple(ARGUMENTS.index(name) for name in inputs)
+    results = tuple(outputs.index(name) if name in outputs else None for name in RESULTS)
+    return None if inputs == ARGUMENTS else places, None if outputs == RESULTS else results
+
+
+def refuse_grad(arguments: Sequence[torch.Tensor | None]) -> None:
+    """Check that no tensor of a call made with gradients enabled requires one.
+
+    Raises:
+        RuntimeError: one does.
+    """
+    for name, tensor in zip(ARGUMENTS, arguments, strict=True):
+        if tensor is not None and tensor.requires_grad:
+            raise RuntimeError(
+                f"{name} requires grad, and hyper_connection has no gradient; call it under "
+                "torch.no_grad() or torch.inference_mode()"
+            )

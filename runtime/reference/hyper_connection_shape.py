@@ -12,6 +12,9 @@ from ..table import Contract, FieldValue, Table
 
 FAMILY = "hyper_connection"
 
+ALIGNMENT = 16
+"""Bytes; the widest load of a kernel."""
+
 Kind = Literal["boundary", "first", "combine", "final"]
 Tree = tuple[int, int, int]
 
@@ -100,6 +103,7 @@ class Shape:
         return Signature(
             inputs=tuple(Buffer(name, shapes[name], self.dtype) for name in INPUTS[kind]),
             outputs=tuple(Buffer(name, shapes[name], self.dtype) for name in OUTPUTS[kind]),
+            alignment=ALIGNMENT,
         )
 
     def label(self, kind: str) -> str:
@@ -121,6 +125,7 @@ class Shape:
             reference_contract=contract,
             reference_note=f"torch, tree-exact, {trees.origin}" if contract == "exact" else library,
             problems=problems,
+            constants={"tokens": self.tokens.to_bytes(4, "little")},
         )
 
 
@@ -133,9 +138,9 @@ class ChosenTrees:
 
 
 def trees_for(table: Table, shape: Shape, kind: str) -> ChosenTrees:
-    """The trees of the table's workload of this shape, whatever its tokens, else the defaults.
+    """The trees of the table's workload of this shape, else the defaults.
 
-    A workload that has the shape but another dtype, world size, norm or eps is second choice: its trees are
+    A workload that has the shape but other tokens, or another dtype, world size, norm or eps is second choice: its trees are
     legal, and more likely to be what a later spec states than the defaults of numerics section 2.
     """
     if kind == "combine":
@@ -147,11 +152,17 @@ def trees_for(table: Table, shape: Shape, kind: str) -> ChosenTrees:
         if work.family == FAMILY and all(work.fields[name] == value for name, value in lengths.items())
     ]
     alike = shape.fields(kind).items()
-    best = max(same, key=lambda work: sum(work.fields[name] == value for name, value in alike), default=None)
+    best = max(same, key=lambda work: sum(_has(work.fields[name], v) for name, v in alike), default=None)
     if best is not None:
         return ChosenTrees(best.trees, f"trees of workload {best.label}")
     trees = default_trees(shape)
     return ChosenTrees(trees, "default trees " + ", ".join(f"{name} {list(t)}" for name, t in trees.items()))
+
+
+def _has(served: FieldValue, value: FieldValue) -> bool:
+    if isinstance(served, tuple) and isinstance(value, int):
+        return served[0] <= value <= served[1]
+    return served == value
 
 
 def default_trees(shape: Shape) -> dict[str, Tree]:

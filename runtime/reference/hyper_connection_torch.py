@@ -61,7 +61,7 @@ def exact(shape: Shape, kind: str, given: Tensors, trees: Mapping[str, Tree]) ->
     t = quotient(d[:, : shape.low_rank].float(), shape.branches)
     lora = silu(t).to(state.dtype)
     if kind != "final":
-        outputs["injection_out"] = d[:, shape.low_rank :].contiguous()
+        outputs["injection_out"] = d[:, shape.low_rank :].clone(memory_format=torch.contiguous_format)
     gate = _rows(lora, given["up_weight"], trees["up"]).to(state.dtype)
     outputs["block_input"] = _mix(shape, gate, y)
     return outputs
@@ -84,7 +84,7 @@ def approximate(shape: Shape, kind: str, given: Tensors) -> Tensors:
     d = y.flatten(1) @ given["down_weight"][: shape.down_rows(kind)].T
     lora = functional.silu(d[:, : shape.low_rank].float() / shape.branches).to(dtype)
     if kind != "final":
-        outputs["injection_out"] = d[:, shape.low_rank :].contiguous()
+        outputs["injection_out"] = d[:, shape.low_rank :].clone(memory_format=torch.contiguous_format)
     gate = torch.sigmoid(_by_branch(shape, lora @ given["up_weight"].T))
     outputs["block_input"] = ((gate * y.float()).sum(1) / shape.branches).to(dtype)
     return outputs

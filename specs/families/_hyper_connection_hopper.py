@@ -61,7 +61,7 @@ class UpOptions(Model):
     columns_at_once: Count | None = None
     """Hidden coordinates, with all branches, that a warp has in registers. Default: up to 12 rows of them."""
     converted: Size | None = None
-    """Of a lane's chunks of those rows, how many are converted to FP32 before the low rank is known. Default: 22."""
+    """Of a lane's chunks of those rows, how many are converted to FP32 before the low rank is known. Default: 20."""
     copies: Count | None = None
     """Bulk copies of each branch's rows. Default: 2."""
 

@@ -1,8 +1,8 @@
 """How a boundary with prefetched weights is laid onto CTAs, warps and registers: pure arithmetic.
 
-Validation and the generator both use it, so that what was accepted is what gets generated. In down a CTA takes some
-rows over the columns of one branch, and the thread that normalises a chunk multiplies it; in up a CTA takes some hidden
-coordinates of all branches, and a warp some of them.
+Validation and the generator both use it, so that what was accepted is what gets generated. In down a CTA
+takes some rows over the columns of one branch, and the thread that normalises a chunk multiplies it; in up
+a CTA takes some hidden coordinates of all branches, and a warp some of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROWS_LIMIT = 32
 PREFERRED_ROWS = 12
 """Rows that a thread has in registers unless told otherwise: more spill where two CTAs share an SM."""
 PREFERRED_CONVERTED = 3
-PREFERRED_CHUNKS = 22
+PREFERRED_CHUNKS = 20
 """Rows of down, and chunks of up, that are converted early unless told otherwise: what fits beside the others."""
 SM_SHARED = 228 * 1024
 RESERVED = 1024
@@ -140,8 +140,8 @@ def down_layout(
             )
         raise TilingError(
             "threads",
-            f"threads is {threads}; teams of {lanes}, one for each lane of the norm's tree, and two warps on top make "
-            f"{listing(allowed, 'or')}.",
+            f"threads is {threads}; teams of {lanes}, one thread for each lane of the norm's tree, and two warps on "
+            f"top make {listing(allowed, 'or')}.",
         )
     ctas_per_branch = ctas // branches
     needed = -(-workload.down_rows // ctas_per_branch)
@@ -257,7 +257,7 @@ def _converted(wanted: int | None, preferred: int, limit: int, what: str) -> int
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Where a CTA's weights lie in its dynamic shared memory, byte offsets, and what it has of shared memory at all."""
+    """Where a CTA's weights lie in its dynamic shared memory, as byte offsets, and what it needs in all."""
 
     down: int
     norm: int

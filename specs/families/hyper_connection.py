@@ -128,6 +128,18 @@ class Sharded(MatrixRoute):
     prefetch_chunks: Size = 0
     """Chunks of the down weight that are under way before the norm is known; needs fuse_combine_norm."""
 
+    BEFORE_UP: ClassVar[tuple[str, ...]] = (
+        "combine_norm",
+        "norm",
+        "combine",
+        "down",
+        "down_first",
+        "down_final",
+        "gather_down",
+        "gather_down_final",
+    )
+    """Kernels of all sharded routes; `down_first` is there where combine and norm are fused into the down kernels."""
+
     def rows(self, workload: HyperConnectionWorkload) -> dict[str, int]:
         """Give the rows that one rank computes, by kernel: its share of the low-rank and injection rows."""
         ranks = workload.world_size
@@ -174,15 +186,7 @@ class GateSharded(Sharded):
 
     UP: ClassVar[str] = "up"
     FLAT: ClassVar[tuple[str, ...]] = ("down", "up")
-    KERNELS: ClassVar[tuple[str, ...]] = (
-        "combine_norm",
-        "norm",
-        "combine",
-        "down",
-        "down_final",
-        "up",
-        "mix",
-    )
+    KERNELS: ClassVar[tuple[str, ...]] = (*Sharded.BEFORE_UP, "up", "mix")
 
     def rows(self, workload: HyperConnectionWorkload) -> dict[str, int]:
         """Give the rows that one rank computes, by kernel: all hidden rows, of its own branches only."""
@@ -196,7 +200,7 @@ class HiddenSharded(Sharded):
     up_mix: MatrixOptions | None = None
     """Options of the up kernel alone; they win over the flat ones."""
 
-    KERNELS: ClassVar[tuple[str, ...]] = (*Replicated.KERNELS, "gather")
+    KERNELS: ClassVar[tuple[str, ...]] = (*Sharded.BEFORE_UP, "up_mix", "gather")
 
 
 class FusedUpMixGather(Sharded):
@@ -209,7 +213,7 @@ class FusedUpMixGather(Sharded):
     """Give the branches of a row to different teams, instead of one after the other to one team."""
 
     FLAT: ClassVar[tuple[str, ...]] = ("up_mix",)
-    KERNELS: ClassVar[tuple[str, ...]] = Replicated.KERNELS
+    KERNELS: ClassVar[tuple[str, ...]] = (*Sharded.BEFORE_UP, "up_mix")
 
     def rows(self, workload: HyperConnectionWorkload) -> dict[str, int]:
         """Give the rows that one rank computes; with parallel gates every gate is a row of its own."""

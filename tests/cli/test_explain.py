@@ -228,7 +228,7 @@ def test_before_generating_after_another_version_and_after_damage(run: Any, smal
 
 
 def test_the_shipped_module_answers_without_a_workspace(run: Any) -> None:
-    found = run("explain", "sm70-fp16-hc4-h2560-n1", "--json").json
+    found = run("explain", "sm70-fp16-hc4-h2560-n1-tp1", "--json").json
     assert (found["workload"], found["arch"], found["contract"]) == (FP16, "sm_70", "exact")
     assert [d["accepted"] for d in found["decisions"] if d["workload"] == HC8] == [False, False]
 

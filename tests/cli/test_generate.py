@@ -87,21 +87,20 @@ def test_a_removed_candidate_is_said(run: Any, small: Path) -> None:
     [
         (
             'route = "replicated"\nup_mix = { load_bytes = 16 }',
-            'route = "gate_sharded"',
-            "route gate_sharded of candidate wide is a valid schedule, but this version has no templates for it; "
-            "it generates route replicated\n",
+            'route = "gate_sharded"\npacked_down = true',
+            "candidate wide asks for packed_down, which needs a copy of the down weight that plans don't keep yet; "
+            "leave packed_down out\n",
         ),
         (
             'route = "replicated"\nup_mix = { load_bytes = 16 }',
-            'route = "fused_up_mix_gather"\nparallel_gates = true',
-            "route fused_up_mix_gather of candidate wide is a valid schedule, but this version has no templates "
-            "for it; it generates route replicated\n",
+            'route = "fused_up_mix_gather"\nload_bytes = 16',
+            "candidate wide loads 16 bytes of up_mix at once, but the lanes of the up tree have 1 chunks each; take a "
+            "narrower up_mix.load_bytes\n",
         ),
         (
             "low_rank = 32",
-            "low_rank = 32\ntokens = { min = 1, max = 16 }",
-            "tokens is 1 to 16 in a spec file of route replicated; this version has templates for tokens = 1 "
-            "alone\n",
+            "low_rank = 32\ntokens = { min = 1, max = 17 }",
+            "tokens is 1 to 17; this version has templates for 16 at most, and serves more by the reference\n",
         ),
     ],
 )

@@ -9,11 +9,14 @@ from kernwright.evidence.oracle import INPUT_KINDS, digest
 from kernwright.generated.dispatch import TABLE
 
 KINDS = ("boundary", "first", "combine", "final")
-ALONE = [
-    work for work in TABLE.workloads if work.family == "hyper_connection" and work.fields["world_size"] == 1
+REPLICATED = [
+    (workload.label, c)
+    for workload in TABLE.workloads
+    for c in workload.candidates
+    if workload.family == "hyper_connection" and not c.arguments  # takes tensors alone: one rank, one token
 ]
-CANDIDATES = [(work.label, c.name) for work in ALONE for c in work.candidates]
-SEVERAL_ARCHS = [(work.label, c.name) for work in ALONE for c in work.candidates if len(c.builds) > 1]
+CANDIDATES = [(label, c.name) for label, c in REPLICATED]
+SEVERAL_ARCHS = [(label, c.name) for label, c in REPLICATED if len(c.builds) > 1]
 REAL = ("fp16-hc4-h2560-n1-r320-tp1", "bf16-hc4-h2560-n1-r320-tp1")
 ODD = [
     (f"{dtype}-{label}", name)

@@ -18,9 +18,12 @@ _SYNC = re.compile(r"__sync(?:threads|warp)\(\);")
 QUICK = [("fp16-hc4-h2560-n1-r320-tp1", name) for name in ("wide_rows", "persistent")]
 LONG = [
     pair
-    for work in TABLE.workloads
-    if work.family == "hyper_connection" and work.fields["world_size"] == 1
-    for pair in ((work.label, c.name) for c in work.candidates)
+    for pair in (
+        (workload.label, c.name)
+        for workload in TABLE.workloads
+        for c in workload.candidates
+        if workload.family == "hyper_connection" and not c.arguments
+    )
     if pair not in QUICK
 ]
 ODD = [("fp16-hc3-h96-n1-r20-tp1", "striding")]

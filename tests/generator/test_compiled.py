@@ -27,12 +27,51 @@ CALLS = {
     uint4* const wide = reinterpret_cast<uint4*>(word);
     store_tagged_system(wide + 2, load_tagged_system(wide + 3));
     flag[8] = load_relaxed_device(flag + 9);""",
+    "bulk.cuh.j2": """
+    __shared__ arrival_t arrival;
+    __shared__ __align__(16) float copied[64];
+    initialise_arrival(&arrival, 2);
+    fence_initialised_arrivals();
+    announce(&arrival, 256);
+    copy_to_shared(copied, out, 256, &arrival);
+    arrive(&arrival);
+    wait_for_arrival(&arrival);
+    out[i] = copied[63 - i];""",
+    "kept.cuh.j2": "float kept[2] = {out[0] + 1.0f, out[1] * 3.0f}; keep(kept, flag); out[2] = kept[0] + kept[1];",
+    "named_barrier.cuh.j2": "if (i < 32) arrive_at(1, 64); else meet_at(1, 64);",
+    "programmatic.cuh.j2": """
+    launch_dependents();
+    wait_for_previous_grid();
+    store<16>(half, load_fresh<16, 8>(half + 8));
+    out[i] = fresh(out + i + 1);""",
+    "seeded.cuh.j2": "out[i] = seeded_sigmoid(out[i]) + seeded_inverse_rms<2560>(out[i + 1], 1e-6f);",
+    "shared_flag.cuh.j2": "__shared__ unsigned int f; store_relaxed_block(&f, 1); flag[i] = load_relaxed_block(&f);",
+    "tagged.cuh.j2": """
+    const Tagged value = load_words(word);
+    if (complete(value, 3)) out[i] = payload(value, 0) + payload(poisoned_words(), 0);
+    word[8] = tagged(out[i + 1], tag(value, 0));""",
+    "warp_rows.cuh.j2": """
+    float sum[3] = {out[i], out[i + 32], out[i + 64]};
+    warp_sums<3>(sum, i);
+    out[row_of(i)] = from_lane(sum[0], 5);""",
+    "e4m3.cuh.j2": "word[i] = to_e4m3_pair(out[i], out[i + 1]) + to_e4m3(out[i + 2]);",
     "memory.cuh.j2": "store<4>(half + i, load<8, 4>(half)); store<16>(half, load_weights<16, 8>(half + 8));",
     "reduction.cuh.j2": "out[i] = butterfly_sum<32>(out[i]) + butterfly_sum<4>(out[i]) + ordered_sum<3>(out);",
     "time.cuh.j2": "word[i] = nanoseconds();",
     "storage.cuh.j2": "half[i] = to_storage(rounded(to_float(half[i])));",
 }
 """Code that uses everything that a prelude offers."""
+
+NEEDS = {
+    "memory.cuh.j2": ("storage.cuh.j2",),
+    "programmatic.cuh.j2": ("storage.cuh.j2", "memory.cuh.j2"),
+    "seeded.cuh.j2": ("arithmetic.cuh.j2",),
+    "storage.cuh.j2": (),
+    "tagged.cuh.j2": ("atomics.cuh.j2",),
+}
+"""Preludes that others build on."""
+FIRST = {"bulk.cuh.j2": "sm_90", "programmatic.cuh.j2": "sm_90"}
+"""The first architecture with the instructions of a prelude, where it isn't the first of all."""
 
 KERNEL = """
 extern "C" __global__ void probe(float* out, storage_t* half, unsigned int* flag, unsigned long long* word) {{
@@ -65,12 +104,17 @@ def environment() -> Environment:
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("name", PRELUDE)
 def test_a_prelude_compiles_by_itself(environment: Environment, name: str, arch: str) -> None:
-    context = {"dtype": "bfloat16" if arch == "sm_80" else "float16", "l1_bypass": arch == "sm_90"}
-    needed = ["storage.cuh.j2"] if name in ("memory.cuh.j2", "storage.cuh.j2") else []
-    parts = [environment.get_template(f"prelude/{part}").render(context) for part in needed or [name]]
-    if needed and name != "storage.cuh.j2":
-        parts.append(environment.get_template(f"prelude/{name}").render(context))
-    if not needed:
+    if ARCHS.index(arch) < ARCHS.index(FIRST.get(name, ARCHS[0])):
+        pytest.skip(f"{name} is for {FIRST[name]} and later")
+    context = {
+        "dtype": "bfloat16" if arch == "sm_80" else "float16",
+        "l1_bypass": arch == "sm_90",
+        "evict_first": arch == "sm_90",
+        "exchange_bytes": 16 if arch == "sm_90" else 8,
+    }
+    names = (*NEEDS.get(name, ()), name)
+    parts = [environment.get_template(f"prelude/{part}").render(context) for part in names]
+    if "storage.cuh.j2" not in names:
         parts.append("using storage_t = unsigned short;\n")
     source = "".join(parts) + KERNEL.format(call=CALLS[name])
     artifact = compile_source(source, file_name=f"probe_{name}.cu", arch=arch)

@@ -164,8 +164,10 @@ def test_the_librarys_module_is_short_readable_python() -> None:
         "from ..runtime import Build, Candidate, DeviceKind, Kernel, Part, Record, Table, Workload, bind",
         "from ..runtime.reference import all_reduce as _all_reduce",
         "from ..runtime.reference import hyper_connection as _hyper_connection",
+        "from ..runtime.reference import linear_all_reduce as _linear_all_reduce",
     ]
     assert text.endswith(
         "__all__ = ['acquire_outputs', 'all_reduce', 'all_reduce_sum2', 'all_reduce_symmetric', 'communicator', "
-        "'explain', 'hyper_connection', 'local_communicator', 'policy', 'stats', 'warm_up']\n"
+        "'explain', 'fingerprint', 'hyper_connection', 'linear_all_reduce', 'local_communicator', 'policy', "
+        "'publish', 'stats', 'torch_ops', 'warm_up']\n"
     )

@@ -30,7 +30,8 @@ def test_the_output_is_one_file_a_candidate_and_architecture(lab: Any) -> None:
     }
     expected |= {"hyper_connection/other/fp16-hc2-h48-n1-r16-tp1/control.sm_80.cu", "__init__.py"} | BOOKS
     assert set(lab.files()) == expected
-    assert set(emission.written) == expected | {"all_reduce.json", "hyper_connection.json"}
+    schemas = {"all_reduce.json", "hyper_connection.json", "linear_all_reduce.json"}
+    assert set(emission.written) == expected | schemas
     assert (lab.root / "schema" / "hyper_connection.json").is_file()
 
 

@@ -398,25 +398,19 @@ def test_steps_use_the_kernels_and_buffers_that_there_are() -> None:
     assert lowering.scratch["lora"] == ((1, 320), "float16")
 
 
-SHARDED = ("gate_sharded", "hidden_sharded", "fused_up_mix_gather")
-
-
-@pytest.mark.parametrize("route", SHARDED)
-def test_sharded_routes_are_not_generated_yet(route: str) -> None:
+def test_a_sharded_route_takes_one_token() -> None:
     with pytest.raises(NotGenerated) as raised:
-        lower(*candidate_of({"route": route}, world_size=4))
+        lower(*candidate_of({"route": "hidden_sharded"}, world_size=4, tokens={"min": 1, "max": 4}))
     assert str(raised.value) == (
-        f"route {route} of candidate wide is a valid schedule, but this version has no templates for it; it "
-        "generates route replicated"
+        "candidate wide has route hidden_sharded, and tokens is 1 to 4; this version has templates of that route for "
+        "tokens = 1 alone"
     )
 
 
-@pytest.mark.parametrize("tokens", [2, {"min": 1, "max": 16}])
-def test_several_tokens_are_not_generated_yet(tokens: Any) -> None:
-    with pytest.raises(
-        NotGenerated, match=r"^tokens is \d to \d+ in a spec .* templates for tokens = 1 alone$"
-    ):
-        lower(*candidate_of({}, tokens=tokens))
+def test_more_than_16_tokens_are_not_generated() -> None:
+    assert lower(*candidate_of({}, tokens={"min": 1, "max": 16})).arguments == {"tokens": "uint32"}
+    with pytest.raises(NotGenerated, match=r"^tokens is 2 to 17; this version has templates for 16 at most"):
+        lower(*candidate_of({}, tokens={"min": 2, "max": 17}))
 
 
 def test_a_tree_applied_to_a_length() -> None:

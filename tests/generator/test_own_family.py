@@ -189,7 +189,8 @@ def test_a_family_of_ones_own_is_built_explained_and_dispatched(workspace: Path)
     ]
     assert {row["workload"] for row in rows} == {"tiny/fp32-e992"}
     schemas = {path.name for path in (workspace / "schema").iterdir()}
-    assert schemas == {"all_reduce.json", "hyper_connection.json", "scale.json"}
+    built_in = {"all_reduce.json", "hyper_connection.json", "linear_all_reduce.json"}
+    assert schemas == built_in | {"scale.json"}
 
     explained = run(workspace, "-m", "kernwright", "explain", "sm90-e992", "--kind", "scale")
     assert explained.returncode == 0, explained.stderr

@@ -1,10 +1,10 @@
-"""Chains of boundaries on the emulator: generated kernels, launched so that grids overlap, and the oracle's answers."""
+"""Chains of boundaries on the emulator: generated kernels, launched to overlap, and the oracle's answers."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from kernwright.emulator import Buffer, Launch, Object, compile_text
 from kernwright.evidence.oracle import Shape, boundary, tensors, weights
 from kernwright.generator.environment import make_environment
-from kernwright.generator.sources import GeneratedCandidate, GeneratedWorkload, generate_workloads
+from kernwright.generator.sources import GeneratedWorkload, generate_workloads
 from kernwright.specs import families, find_workspace, load_spec
 
 HERE = Path(__file__).parent
@@ -123,7 +123,7 @@ class Chain:
             bits |= weights(shape, seed, kind) | {
                 "norm_weight": tensors(shape, "normal", seed)["norm_weight"]
             }  # type: ignore[arg-type]
-        answer = boundary(shape, bits, kind)  # type: ignore[arg-type]
+        answer = self.answer = boundary(shape, bits, kind)  # type: ignore[arg-type]
         inputs = {name: self.given.get(name) or self._input(name, array) for name, array in bits.items()}
         made: dict[str, Buffer] = {}
         for name in self.entry.lowering.steps[kind]:

@@ -53,7 +53,7 @@ def test_inverse_roots(exponent):
     assert wrong("inverse_roots", [exponent, exponent + 1]) == [0, 0]
 
 
-@pytest.mark.parametrize("length", [256, 512, 2048, 2560, 5120, 7168])
+@pytest.mark.parametrize("length", [256, 2560, 7168])
 def test_quotients(length):
     assert wrong("quotients", [-84, 0, 127], length) == [0, 0, 0]
 

@@ -24,6 +24,7 @@ from kernwright.runtime import (
     bind,
     loader,
     policy,
+    ranges,
 )
 from kernwright.runtime.reference.hyper_connection import Op
 from kernwright.runtime.table import FORMAT, Contract, FieldValue
@@ -192,11 +193,12 @@ class FakeModule:
 @pytest.fixture(autouse=True)
 def _settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The environment's settings are read once; every test reads them anew."""
-    for variable in (policy.POLICY_VARIABLE, policy.STRICT_VARIABLE):
+    for variable in (policy.POLICY_VARIABLE, policy.STRICT_VARIABLE, ranges.NVTX_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
     caches: tuple[Callable[[], None], ...] = (
         policy.default.cache_clear,
         policy.strict.cache_clear,
+        ranges.enabled.cache_clear,
         loader.bundles.cache_clear,
     )
     for clear in caches:

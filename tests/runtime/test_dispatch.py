@@ -161,10 +161,14 @@ def test_a_tensor_that_only_claims_to_be_here_reaches_no_plan(make: ModuleType, 
     fake_out = tuple(fakes[:3])
     fakes[1] = torch.nn.Parameter(fakes[1], requires_grad=False)
     for position in range(6):
-        for value in (fakes[position], tensors[position].as_subclass(Wrapped)):
-            given = [*tensors[:position], value, *tensors[position + 1 :]]
-            with pytest.raises(TypeError, match=r"is a (FakeTensor|Wrapped) of layout .*; only a strided"):
-                op(*given)
+        wrapped = tensors[position].as_subclass(Wrapped)
+        with pytest.raises(TypeError, match=r"is a Wrapped of layout .*; only a strided"):
+            op(*tensors[:position], wrapped, *tensors[position + 1 :])
+        with pytest.raises((AssertionError, RuntimeError), match=r"[Ff]ake"):  # torch's own sentence
+            op(*tensors[:position], fakes[position], *tensors[position + 1 :])
+    traced = op(*fakes)
+    assert [tuple(tensor.shape) for tensor in traced] == [(1, 256), (1, 64), (1, 4)]
+    assert {type(tensor) for tensor in traced} == {type(fakes[0])}
     out = tuple(torch.empty_like(tensor) for tensor in tensors[:3])
     op(*tensors, out=out)
     with pytest.raises(TypeError, match="out's x is a FakeTensor"):
@@ -176,6 +180,26 @@ def test_a_tensor_that_only_claims_to_be_here_reaches_no_plan(make: ModuleType, 
     assert len(gpu) == 6
     op(tensors[0], *[torch.nn.Parameter(tensor, requires_grad=False) for tensor in tensors[1:]])
     assert len(gpu) == 9
+
+
+def test_parameters_serve_as_the_tensors_that_they_are(make: ModuleType, gpu: list[Any]) -> None:
+    class ShardedParameter(torch.nn.Parameter):  # as engines derive theirs
+        pass
+
+    op = op_of(make.dispatch_of(make.workload(make.candidate("control"))))
+    tensors = make.tensors()
+    weights = [torch.nn.Parameter(tensors[3]), *(ShardedParameter(tensor) for tensor in tensors[4:])]
+    for mode in (torch.no_grad, torch.inference_mode):
+        for _ in range(2):  # decided, then known
+            with mode():
+                made = op(*tensors[:3], *weights)
+            assert [tensor.requires_grad for tensor in made] == [False] * 3
+            assert {type(tensor) for tensor in made} == {torch.Tensor}
+    assert len(gpu) == 12
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="norm_weight requires grad, and hyper_connection has no grad"):
+            op(*tensors[:3], *weights)
+    assert len(gpu) == 12
 
 
 def test_policies_reach_the_call(make: ModuleType, gpu: list[Any]) -> None:

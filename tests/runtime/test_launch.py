@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kernwright.runtime import Kernel, LoadError
+from kernwright.runtime import Kernel, LoadError, extended_launch
 from kernwright.runtime.launch import CudaModule, Sequenced
 
 ONE, THREADS = (1, 1, 1), (128, 1, 1)
@@ -182,25 +182,64 @@ def test_a_programmatic_launch_says_so_to_the_driver(driver: Driver, monkeypatch
     from cuda.bindings import driver as bindings
 
     seen: list[Any] = []
+    status = 0
 
-    def launch_kernel_ex(config: Any, function: int, parameters: int, extra: int) -> Any:
-        (attribute,) = config.attrs
-        geometry = [getattr(config, f"{what}Dim{axis}") for what in ("grid", "block") for axis in "XYZ"]
-        seen.append((geometry, config.sharedMemBytes, int(config.hStream), config.numAttrs))
-        seen.append((attribute.id.name, attribute.value.programmaticStreamSerializationAllowed))
-        seen.append((function, parameters, extra))
-        return (result,)
+    def launch_kernel_ex(config: int, function: int, parameters: int, extra: int) -> int:
+        copied = extended_launch.LaunchConfig.from_buffer_copy(ctypes.string_at(config, 56))
+        seen.append((copied, function, parameters, extra))
+        return status
 
-    result = bindings.CUresult.CUDA_SUCCESS
-    monkeypatch.setattr(bindings, "cuLaunchKernelEx", launch_kernel_ex)
-    kernel = Kernel("k", (132, 1, 1), (384, 1, 1), ("x",), shared_bytes=1024, programmatic=True)
+    def get_error_name(found: int, name: Any) -> None:
+        name._obj.value = {1: b"CUDA_ERROR_INVALID_VALUE"}[found]
+
+    library = SimpleNamespace(cuLaunchKernelEx=launch_kernel_ex, cuGetErrorName=get_error_name)
+    monkeypatch.setattr(extended_launch, "driver", lambda: library)
+    kernel = Kernel("k", (132, 2, 3), (384, 4, 5), ("x",), shared_bytes=1024, programmatic=True)
     launch = loaded("k").launcher(kernel)
+    assert driver.calls == [("attribute", 0xF00, 9, 100)]  # the largest carveout of shared memory
     launch(0x55, 0xABC, 0)
-    assert seen == [
-        ([132, 1, 1, 384, 1, 1], 1024, 0x55, 1),
-        ("CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION", 1),
-        (0xF00, 0xABC, 0),
-    ]
-    result = bindings.CUresult.CUDA_ERROR_INVALID_VALUE
+    launch(0x66, 0xABC, 0)
+    (config, *rest), (other, *_) = seen
+    assert rest == [0xF00, 0xABC, 0]
+    assert [config.stream, other.stream] == [0x55, 0x66]
+
+    expected = bindings.CUlaunchConfig()
+    expected.gridDimX, expected.gridDimY, expected.gridDimZ = kernel.grid
+    expected.blockDimX, expected.blockDimY, expected.blockDimZ = kernel.block
+    expected.sharedMemBytes, expected.hStream = 1024, 0x55
+    attribute = bindings.CUlaunchAttribute()
+    attribute.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    expected.attrs, expected.numAttrs = [attribute], 1
+    assert same_config(config, expected)
+    assert same_attribute(config, attribute)
+
+    status = 1
     with pytest.raises(RuntimeError, match="kernel k wasn't launched: CUDA_ERROR_INVALID_VALUE"):
         launch(0x55, 0xABC, 0)
+
+
+def same_config(config: Any, expected: Any) -> bool:
+    """All but the address of the attributes, byte for byte."""
+    ours = bytes(config)
+    theirs = ctypes.string_at(expected.getPtr(), ctypes.sizeof(config))
+    return ours[:28] + ours[32:40] + ours[48:52] == theirs[:28] + theirs[32:40] + theirs[48:52]
+
+
+def same_attribute(config: Any, expected: Any) -> bool:
+    """The identity and the first word of the value."""
+    ours = bytes(config.attributes.contents)
+    theirs = ctypes.string_at(expected.getPtr(), len(ours))
+    return len(ours) == 72 and ours[:4] + ours[8:12] == theirs[:4] + theirs[8:12]
+
+
+def test_without_a_driver_a_programmatic_kernel_is_a_load_error(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> Any:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    extended_launch.driver.cache_clear()
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with pytest.raises(LoadError, match=r"needs the driver of CUDA 11\.8 or newer, and it can't be had here"):
+        loaded("k").launcher(Kernel("k", ONE, THREADS, (), programmatic=True))

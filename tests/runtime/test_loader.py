@@ -38,7 +38,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     def compile_source(source: str, **options: Any) -> SimpleNamespace:
         jobs.append({"source": source, **options})
-        return SimpleNamespace(data=source.encode(), kind=options["kind"])
+        return SimpleNamespace(data=source.encode(), kind=options["kind"], cached=False)
 
     monkeypatch.setitem(
         sys.modules, "kernwright.compiler.compile", SimpleNamespace(compile_source=compile_source)

@@ -1,12 +1,13 @@
 """Plans: which pointers reach which kernel, on which stream, with scratch of their own."""
 
+import ctypes
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from kernwright.runtime import Device, LoadError, NotWarm, Plan, plan
+from kernwright.runtime import Device, LoadError, Misaligned, NotWarm, Plan, plan
 from kernwright.runtime.table import Kernel
 
 GPU = Device("sm_90", 132, "NVIDIA H200", 0)
@@ -83,18 +84,46 @@ def test_two_calls_that_overlap_do_not_share_scratch(
     make: ModuleType, launches: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boundary = make_plan(make, launches, "boundary")
-    real, kept = torch.Tensor.new_empty, []
+    real, kept = plan.allocator("cpu"), []
 
-    def keep(*args: Any, **kwargs: Any) -> torch.Tensor:  # as another stream's allocation would
-        kept.append(real(*args, **kwargs))
+    def keep(*made: Any) -> torch.Tensor:  # as another stream's allocation would
+        kept.append(real(*made))
         return kept[-1]
 
-    monkeypatch.setattr(torch.Tensor, "new_empty", keep)
+    monkeypatch.setattr(plan, "allocator", lambda _: keep)
     boundary(make.tensors())
     boundary(make.tensors())
     scratch = [launches[call][3][5] for call in (0, 3)]
     assert len(set(scratch)) == 2
     assert set(scratch) <= {tensor.data_ptr() for tensor in kept}
+
+
+def test_memory_comes_from_torch_with_or_without_its_short_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    for removed in (False, True):
+        if removed:
+            monkeypatch.delattr(torch._C._dynamo.guards, "_empty_strided_cpu")
+        made = plan.allocator("cpu")((3, 4), (4, 1), torch.bfloat16)
+        assert (tuple(made.shape), made.stride(), made.dtype) == ((3, 4), (4, 1), torch.bfloat16)
+
+
+def test_outputs_are_contiguous_tensors_of_their_own(make: ModuleType, launches: list[Any]) -> None:
+    inputs = [torch.nn.Parameter(tensor, requires_grad=False) for tensor in make.tensors()]
+    made = make_plan(make, launches, "boundary")(inputs)
+    assert [(type(tensor), tensor.is_contiguous(), tensor.storage_offset()) for tensor in made] == [
+        (torch.Tensor, True, 0)
+    ] * 3
+    assert len({tensor.untyped_storage().data_ptr() for tensor in made}) == 3
+
+
+def test_a_plan_looks_at_the_addresses(make: ModuleType, launches: list[Any]) -> None:
+    combine = make_plan(make, launches, "combine")
+    inputs = make.tensors(kind="combine")[:3]
+    off = torch.zeros(257, dtype=torch.float16)[1:].view(1, 256)
+    with pytest.raises(Misaligned, match=r"residual at 0x[0-9a-f]+2 doesn't: copy it, or call the op, which"):
+        combine([off, *inputs[1:]])
+    with pytest.raises(Misaligned, match="multiple of 16 bytes; x at 0x"):
+        combine(inputs, [off])
+    assert launches == []
 
 
 def test_a_verifier_owns_every_buffer(
@@ -150,7 +179,7 @@ def test_another_current_device_is_switched_for_the_launch(
         def __exit__(self, *_: object) -> None:
             current[0] = self.before
 
-    monkeypatch.setattr(torch.cuda, "device", Guard)
+    monkeypatch.setattr(plan, "device_guard", Guard)
     seen = []
 
     class Watching:
@@ -203,3 +232,30 @@ def test_state_is_zeroed_once_for_each_stream(
     monkeypatch.setattr(plan, "capturing", lambda: False)
     combine.prepare()
     assert len(made) == 3
+
+
+def test_ranks_that_share_a_launch_get_pointers_of_their_own(
+    make: ModuleType, launches: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a call and by a verifier's `run`, and without a device, as on the emulator."""
+    seen: list[list[int]] = []
+
+    class Reading:
+        def launcher(self, _: Kernel) -> Any:
+            def launch(_stream: int, parameters: int, _extra: int) -> None:
+                address = ctypes.c_void_p.from_address(parameters).value
+                assert address is not None
+                seen.append(list((ctypes.c_uint64 * 4).from_address(address)))
+
+            return launch
+
+    found = replace(make.candidate("control"), arguments={"residual": "pointers[4]"})
+    signature = make_plan(make, launches, "combine").signature
+    shapes = [replace(buffer, shape=(2, *buffer.shape)) for buffer in (*signature.inputs, *signature.outputs)]
+    wide = replace(signature, inputs=tuple(shapes[:3]), outputs=tuple(shapes[3:]))
+    combine = Plan(found, "sm_90", "combine", wide, replace(GPU, index=None), Reading(), ranks=2)
+    tensors = [torch.zeros(buffer.shape, dtype=torch.float16) for buffer in shapes]
+    residual = tensors[0].data_ptr()
+    combine(tensors[:3], tensors[3:])
+    combine.run({buffer.name: tensor for buffer, tensor in zip(shapes, tensors, strict=True)})
+    assert seen == [[residual, residual + 512, 0, 0]] * 2

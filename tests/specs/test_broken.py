@@ -14,6 +14,8 @@ MESSAGES: dict[str, list[str]] = json.loads((BROKEN / "messages.json").read_text
 TOO_LARGE = "found a number of more than 18 digits; it must be at most 2147483647."
 JARGON = ("Input should", "type=", "validation error", "pydantic", "Extra inputs", "Field required")
 
+FAMILIES = 'the families are "all_reduce", "hyper_connection" and "linear_all_reduce".'
+
 
 def messages(path: Path) -> list[str]:
     with pytest.raises(SpecError) as caught:
@@ -78,11 +80,11 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
         ),
         (
             "family = [1, 2]",
-            'deep.toml:1: family: found [1, 2]; the families are "all_reduce" and "hyper_connection".',
+            f"deep.toml:1: family: found [1, 2]; {FAMILIES}",
         ),
         (
             '"\\u001b[31m" = 1\nfamily = "x"',
-            'deep.toml:2: family: found "x"; the families are "all_reduce" and "hyper_connection".',
+            f'deep.toml:2: family: found "x"; {FAMILIES}',
         ),
     ],
 )

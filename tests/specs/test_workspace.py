@@ -126,7 +126,8 @@ def test_a_family_of_a_user_works_like_a_built_in_one(tmp_path: Path) -> None:
     found = families(workspace)["acme_scale"]
     assert found.templates == tmp_path / "acme_kernels" / "acme_scale" / "templates"
     assert found.schedule_module == "acme_kernels.acme_scale.schedule"
-    assert set(schema_files(workspace)) == {"all_reduce.json", "hyper_connection.json", "acme_scale.json"}
+    built_in = {"all_reduce.json", "hyper_connection.json", "linear_all_reduce.json"}
+    assert set(schema_files(workspace)) == built_in | {"acme_scale.json"}
 
 
 def test_rules_of_a_users_family_are_reported_with_their_line(tmp_path: Path) -> None:

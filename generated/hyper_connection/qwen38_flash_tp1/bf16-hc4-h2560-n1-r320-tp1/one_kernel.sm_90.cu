@@ -180,10 +180,12 @@ __device__ __forceinline__ void warp_sums(float* sum, int lane) {
   if constexpr (DISTANCE > 1) warp_sums<(ROWS + 1) / 2, DISTANCE / 2>(sum, lane);
 }
 
-// A lane's bits in reverse; as well the lane of a row.
+// A lane's bits in reverse: the row of a lane, and the lane of a row.
 __device__ __forceinline__ int row_of(int lane) {
   return (lane & 1) << 4 | (lane & 2) << 2 | (lane & 4) | (lane & 8) >> 2 | (lane & 16) >> 4;
 }
+
+__device__ __forceinline__ float from_lane(float value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
 
 // ---- prelude: moving data, waiting ----
 
@@ -355,15 +357,18 @@ __device__ __forceinline__ void wait_for_previous_grid() {
 #endif
 }
 
-// N consecutive elements that the grid in front has written, past the L1 cache: that may hold them as they were
-// before, because this grid's CTAs began earlier than they were written.
+// What the grid in front has written is read past the L1 cache: that may hold it as it was before, because this grid's
+// CTAs began earlier than it was written.
+template <typename T>
+__device__ __forceinline__ T fresh(const T* source) { return __ldcg(source); }
+
 template <int BYTES, int N>
 __device__ __forceinline__ Elements<N> load_fresh(const storage_t* source) {
   using word_t = typename Word<BYTES>::type;
   Elements<N> elements;
 #pragma unroll
   for (int i = 0; i < N * 2 / BYTES; ++i)
-    reinterpret_cast<word_t*>(elements.value)[i] = __ldcg(reinterpret_cast<const word_t*>(source) + i);
+    reinterpret_cast<word_t*>(elements.value)[i] = fresh(reinterpret_cast<const word_t*>(source) + i);
   return elements;
 }
 
@@ -496,13 +501,11 @@ __device__ __forceinline__ Tagged load_words(const unsigned long long* words) {
 __device__ __forceinline__ bool complete(const Tagged& value, unsigned int generation) {
   return value.bits.y == generation && value.bits.w == generation;
 }
-__device__ __forceinline__ unsigned int late_tag(const Tagged& value, unsigned int generation) {
-  return value.bits.y == generation ? value.bits.w : value.bits.y;
-}
+__device__ __forceinline__ unsigned int tag(const Tagged& value, int word) { return word == 0 ? value.bits.y : value.bits.w; }
 __device__ __forceinline__ float payload(const Tagged& value, int word) {
   return __uint_as_float(word == 0 ? value.bits.x : value.bits.z);
 }
-__device__ __forceinline__ Tagged poisoned_words() { return {{0x7fffffffu, 0u, 0x7fffffffu, 0u}}; }
+__device__ __forceinline__ Tagged poisoned_words() { return Tagged{uint4{0x7fffffffu, 0u, 0x7fffffffu, 0u}}; }
 
 // Nanoseconds of the clock that all SMs share.
 __device__ __forceinline__ unsigned long long nanoseconds() {
@@ -639,7 +642,7 @@ __device__ __forceinline__ storage_t* weight_row(int branch, int column) {
 // What a lane has of the rows that its warp multiplies at once: row i is branch i % HC of column i / HC.
 struct Weights {
   Elements<CHUNK> stored[STEPS][ROWS_AT_ONCE];
-  float converted[22 * CHUNK];  // the first chunks, step after step
+  float converted[20 * CHUNK];  // the first chunks, step after step
 };
 
 __device__ __forceinline__ void take(Weights& weights, int column, int lane, unsigned int* sink) {
@@ -651,7 +654,7 @@ __device__ __forceinline__ void take(Weights& weights, int column, int lane, uns
                                                        (step * 32 + lane) * CHUNK);
   // Some are converted while the low rank is on its way.
 #pragma unroll
-  for (int chunk = 0; chunk < 22; ++chunk)
+  for (int chunk = 0; chunk < 20; ++chunk)
 #pragma unroll
     for (int e = 0; e < CHUNK; ++e)
       weights.converted[chunk * CHUNK + e] = to_float(weights.stored[chunk / ROWS_AT_ONCE][chunk % ROWS_AT_ONCE].value[e]);
@@ -679,7 +682,7 @@ __device__ __forceinline__ float multiply(const Weights& weights, const Input& i
 #pragma unroll
       for (int i = 0; i < ROWS_AT_ONCE; ++i)
         sum[i] = fmaf(input.value[step][e],
-                      step * ROWS_AT_ONCE + i < 22 ? weights.converted[(step * ROWS_AT_ONCE + i) * CHUNK + e]
+                      step * ROWS_AT_ONCE + i < 20 ? weights.converted[(step * ROWS_AT_ONCE + i) * CHUNK + e]
                           : to_float(weights.stored[step][i].value[e]),
                       sum[i]);
   warp_sums<ROWS_AT_ONCE>(sum, lane);
@@ -692,7 +695,7 @@ __device__ __forceinline__ Gates gather(float gate, int lane) {
   Gates gates;
 #pragma unroll
   for (int branch = 0; branch < BRANCHES; ++branch)
-    gates.of[branch] = __shfl_sync(0xffffffffu, gate, row_of((row_of(lane) + branch) & 31));
+    gates.of[branch] = from_lane(gate, row_of((row_of(lane) + branch) & 31));
   return gates;
 }
 // Of the lanes that have a column's gates, the one of branch 0 mixes it.
@@ -717,7 +720,7 @@ __device__ __forceinline__ void prefetch(arrival_t* arrival, const storage_t* we
 struct Exchange {
   unsigned long long* words;
   unsigned int* generations;  // of each CTA, advanced by the CTA itself, so that graph replay advances them
-  unsigned int* record;       // of the first failure: count, CTA, row, expected and seen generation
+  unsigned int* record;       // of the first failure: count, CTA, row, branch, expected and seen generation
 };
 
 // One call, as a CTA sees it.
@@ -733,7 +736,7 @@ __device__ __forceinline__ unsigned int following(unsigned int generation) {
 
 // After a failure nobody waits until the record is cleared: the calls of a graph would all wait in vain.
 __device__ __forceinline__ Call begin(const Exchange& exchange, unsigned long long timeout_ns) {
-  const unsigned int last = __ldcg(exchange.generations + blockIdx.x);
+  const unsigned int last = fresh(exchange.generations + blockIdx.x);
   return {following(last), load_relaxed_device(exchange.record) == 0 ? ticks_of(timeout_ns) : 0};
 }
 
@@ -742,14 +745,6 @@ __device__ __forceinline__ unsigned long long* row_words(const Exchange& exchang
 }
 // The scales stand behind the rows, like one row more.
 constexpr int SCALES = ALL_ROWS;
-
-__device__ void report(const Exchange& exchange, const Call& call, int row, unsigned int seen) {
-  if (fetch_add_device(exchange.record, 1) != 0) return;
-  exchange.record[1] = blockIdx.x;
-  exchange.record[2] = row;
-  exchange.record[3] = call.generation;
-  exchange.record[4] = seen;
-}
 
 // What the CTAs of all branches have of a row; NaN where one doesn't come in time.
 struct Partials { float of[BRANCHES]; };
@@ -769,6 +764,21 @@ __device__ __forceinline__ bool all_complete(const Arrived& arrived, unsigned in
   return all;
 }
 
+// Writes the error record; the first failure counts.
+__device__ void report(const Exchange& exchange, const Call& call, int row, const Arrived& arrived) {
+  if (fetch_add_device(exchange.record, 1) != 0) return;
+  exchange.record[1] = blockIdx.x;
+  exchange.record[2] = row;
+  exchange.record[4] = call.generation;
+#pragma unroll
+  for (int branch = BRANCHES - 1; branch >= 0; --branch) {
+    const unsigned int seen = tag(arrived.words[branch / WORDS_PER_LOAD], branch % WORDS_PER_LOAD);
+    if (seen == call.generation) continue;
+    exchange.record[3] = branch;
+    exchange.record[5] = seen;
+  }
+}
+
 __device__ __forceinline__ Partials await(const Exchange& exchange, const Call& call, int row) {
   Arrived arrived = load_row(exchange, row);
   if (!all_complete(arrived, call.generation)) {
@@ -776,7 +786,7 @@ __device__ __forceinline__ Partials await(const Exchange& exchange, const Call& 
     do {
       arrived = load_row(exchange, row);
       if (ticks_of(nanoseconds()) - began > call.timeout && !all_complete(arrived, call.generation)) {
-        report(exchange, call, row, late_tag(arrived.words[0], call.generation));
+        report(exchange, call, row, arrived);
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) arrived.words[i] = poisoned_words();
         break;
@@ -892,8 +902,8 @@ hyper_connection_boundary_one_kernel(const storage_t* residual, const storage_t*
       for (int i = 1; i < BRANCHES; ++i) scale_of_lane = lane == i ? scales.of[i] : scale_of_lane;
 #pragma unroll
       for (int i = 0; i < MIX_STEPS; ++i) {
-        x[i] = combined(x[i], added[i], __shfl_sync(0xffffffffu, injection_of_lane, of[i]));
-        const float scale = __shfl_sync(0xffffffffu, scale_of_lane, of[i]);
+        x[i] = combined(x[i], added[i], from_lane(injection_of_lane, of[i]));
+        const float scale = from_lane(scale_of_lane, of[i]);
         if (i * 32 + lane < MIXED) shared.y[of[i]][column[i] - first_column] = to_float(normalised(x[i], weight[i], scale));
       }
       arrive_at(MIXABLE, down::COMPUTERS + 32);
@@ -1017,7 +1027,7 @@ hyper_connection_first_one_kernel(const storage_t* residual,
       for (int i = 1; i < BRANCHES; ++i) scale_of_lane = lane == i ? scales.of[i] : scale_of_lane;
 #pragma unroll
       for (int i = 0; i < MIX_STEPS; ++i) {
-        const float scale = __shfl_sync(0xffffffffu, scale_of_lane, of[i]);
+        const float scale = from_lane(scale_of_lane, of[i]);
         if (i * 32 + lane < MIXED) shared.y[of[i]][column[i] - first_column] = to_float(normalised(x[i], weight[i], scale));
       }
       arrive_at(MIXABLE, down::COMPUTERS + 32);
@@ -1139,8 +1149,8 @@ hyper_connection_final_one_kernel(const storage_t* residual, const storage_t* bl
       for (int i = 1; i < BRANCHES; ++i) scale_of_lane = lane == i ? scales.of[i] : scale_of_lane;
 #pragma unroll
       for (int i = 0; i < MIX_STEPS; ++i) {
-        x[i] = combined(x[i], added[i], __shfl_sync(0xffffffffu, injection_of_lane, of[i]));
-        const float scale = __shfl_sync(0xffffffffu, scale_of_lane, of[i]);
+        x[i] = combined(x[i], added[i], from_lane(injection_of_lane, of[i]));
+        const float scale = from_lane(scale_of_lane, of[i]);
         if (i * 32 + lane < MIXED) shared.y[of[i]][column[i] - first_column] = to_float(normalised(x[i], weight[i], scale));
       }
       arrive_at(MIXABLE, down::COMPUTERS + 32);

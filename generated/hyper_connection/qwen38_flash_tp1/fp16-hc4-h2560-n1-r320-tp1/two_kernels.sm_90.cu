@@ -180,10 +180,12 @@ __device__ __forceinline__ void warp_sums(float* sum, int lane) {
   if constexpr (DISTANCE > 1) warp_sums<(ROWS + 1) / 2, DISTANCE / 2>(sum, lane);
 }
 
-// A lane's bits in reverse; as well the lane of a row.
+// A lane's bits in reverse: the row of a lane, and the lane of a row.
 __device__ __forceinline__ int row_of(int lane) {
   return (lane & 1) << 4 | (lane & 2) << 2 | (lane & 4) | (lane & 8) >> 2 | (lane & 16) >> 4;
 }
+
+__device__ __forceinline__ float from_lane(float value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
 
 // ---- prelude: moving data, waiting ----
 
@@ -355,15 +357,18 @@ __device__ __forceinline__ void wait_for_previous_grid() {
 #endif
 }
 
-// N consecutive elements that the grid in front has written, past the L1 cache: that may hold them as they were
-// before, because this grid's CTAs began earlier than they were written.
+// What the grid in front has written is read past the L1 cache: that may hold it as it was before, because this grid's
+// CTAs began earlier than it was written.
+template <typename T>
+__device__ __forceinline__ T fresh(const T* source) { return __ldcg(source); }
+
 template <int BYTES, int N>
 __device__ __forceinline__ Elements<N> load_fresh(const storage_t* source) {
   using word_t = typename Word<BYTES>::type;
   Elements<N> elements;
 #pragma unroll
   for (int i = 0; i < N * 2 / BYTES; ++i)
-    reinterpret_cast<word_t*>(elements.value)[i] = __ldcg(reinterpret_cast<const word_t*>(source) + i);
+    reinterpret_cast<word_t*>(elements.value)[i] = fresh(reinterpret_cast<const word_t*>(source) + i);
   return elements;
 }
 
@@ -545,7 +550,7 @@ __device__ __forceinline__ storage_t* weight_row(int branch, int column) {
 // What a lane has of the rows that its warp multiplies at once: row i is branch i % HC of column i / HC.
 struct Weights {
   Elements<CHUNK> stored[STEPS][ROWS_AT_ONCE];
-  float converted[22 * CHUNK];  // the first chunks, step after step
+  float converted[20 * CHUNK];  // the first chunks, step after step
 };
 
 __device__ __forceinline__ void take(Weights& weights, int column, int lane, unsigned int* sink) {
@@ -557,7 +562,7 @@ __device__ __forceinline__ void take(Weights& weights, int column, int lane, uns
                                                        (step * 32 + lane) * CHUNK);
   // Some are converted while the low rank is on its way.
 #pragma unroll
-  for (int chunk = 0; chunk < 22; ++chunk)
+  for (int chunk = 0; chunk < 20; ++chunk)
 #pragma unroll
     for (int e = 0; e < CHUNK; ++e)
       weights.converted[chunk * CHUNK + e] = to_float(weights.stored[chunk / ROWS_AT_ONCE][chunk % ROWS_AT_ONCE].value[e]);
@@ -585,7 +590,7 @@ __device__ __forceinline__ float multiply(const Weights& weights, const Input& i
 #pragma unroll
       for (int i = 0; i < ROWS_AT_ONCE; ++i)
         sum[i] = fmaf(input.value[step][e],
-                      step * ROWS_AT_ONCE + i < 22 ? weights.converted[(step * ROWS_AT_ONCE + i) * CHUNK + e]
+                      step * ROWS_AT_ONCE + i < 20 ? weights.converted[(step * ROWS_AT_ONCE + i) * CHUNK + e]
                           : to_float(weights.stored[step][i].value[e]),
                       sum[i]);
   warp_sums<ROWS_AT_ONCE>(sum, lane);
@@ -598,7 +603,7 @@ __device__ __forceinline__ Gates gather(float gate, int lane) {
   Gates gates;
 #pragma unroll
   for (int branch = 0; branch < BRANCHES; ++branch)
-    gates.of[branch] = __shfl_sync(0xffffffffu, gate, row_of((row_of(lane) + branch) & 31));
+    gates.of[branch] = from_lane(gate, row_of((row_of(lane) + branch) & 31));
   return gates;
 }
 // Of the lanes that have a column's gates, the one of branch 0 mixes it.
@@ -795,7 +800,7 @@ template <int ROWS>
 __device__ __forceinline__ float row_sum(const float* partials, int row) {
   float of[BRANCHES];
 #pragma unroll
-  for (int branch = 0; branch < BRANCHES; ++branch) of[branch] = __ldcg(partials + branch * ROWS + row);
+  for (int branch = 0; branch < BRANCHES; ++branch) of[branch] = fresh(partials + branch * ROWS + row);
   return sum_of(of);
 }
 

@@ -1,0 +1,11 @@
+// linear_all_reduce bf16-w5120-k12800-m2048to4095-tp2, candidate serial (route serial), sm_90
+// workload: dtype = bfloat16, width = 5120, k = 12800, m = (2048, 4095), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
+// schedule: gemm = torch
+// linear:
+//
+// Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
+// Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
+// Identity (workload, candidate, target): 3a860ffec92d0932ca1783c9b9d355c539b307a3617234947517a47d9aa8af46
+//
+// The plain linear, then the group's own all-reduce.
+// Libraries do all the work: this text states the schedule, and its digest is what records speak of.

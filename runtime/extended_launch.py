@@ -1,0 +1,92 @@
+"""Launches with attributes: `cuLaunchKernelEx`, which CuPy's driver module doesn't have.
+
+The driver's library is called through `ctypes` with a configuration that is laid down once: making one of
+cuda-bindings' objects for every launch costs more than the launch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from .errors import LoadError
+from .table import Kernel
+
+PROGRAMMATIC_STREAM_SERIALIZATION = 6
+"""`CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: programmatic dependent launch."""
+
+
+class LaunchAttribute(ctypes.Structure):
+    """`CUlaunchAttribute`: 72 bytes, whose value is a union of 64."""
+
+    _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_uint), ("value", ctypes.c_uint * 16))
+
+
+class LaunchConfig(ctypes.Structure):
+    """`CUlaunchConfig`."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(LaunchAttribute)),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+def launch_config(kernel: Kernel) -> LaunchConfig:
+    """The configuration of a kernel's launches; the stream is left to each of them."""
+    attribute = LaunchAttribute(id=PROGRAMMATIC_STREAM_SERIALIZATION)
+    attribute.value[0] = 1
+    config = LaunchConfig(kernel.grid, kernel.block, kernel.shared_bytes)
+    config.attributes = ctypes.pointer(attribute)
+    config.attribute_count = 1
+    return config
+
+
+def extended_launcher(pointer: int, kernel: Kernel) -> Callable[[int, int, int], None]:
+    """A launcher of the function at `pointer`, with the attributes that `kernel` asks for; one call at a time.
+
+    Raises:
+        LoadError: the driver is missing, or older than CUDA 11.8.
+    """
+    library = driver()
+    config = launch_config(kernel)
+    address = ctypes.addressof(config)
+    call = library.cuLaunchKernelEx
+
+    def launch(stream: int, parameters: int, extra: int) -> None:
+        config.stream = stream
+        status = call(address, pointer, parameters, extra)
+        if status:
+            raise RuntimeError(f"kernel {kernel.symbol} wasn't launched: {error_name(status)}")
+
+    return launch
+
+
+def error_name(status: int) -> str:
+    """The driver's name of a status, `CUDA_ERROR_...`."""
+    name = ctypes.c_char_p()
+    driver().cuGetErrorName(status, ctypes.byref(name))
+    return name.value.decode() if name.value else f"CUDA error {status}"
+
+
+@cache
+def driver() -> Any:
+    """The driver's library.
+
+    Raises:
+        LoadError: it isn't installed, or older than CUDA 11.8.
+    """
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+        library.cuLaunchKernelEx.argtypes = (ctypes.c_void_p,) * 4
+    except (OSError, AttributeError) as error:
+        raise LoadError(
+            "programmatic dependent launch needs the driver of CUDA 11.8 or newer, and it can't be had here "
+            f"({error}); install or update NVIDIA's driver"
+        ) from error
+    return library

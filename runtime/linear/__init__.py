@@ -1,0 +1,8 @@
+"""How a row-parallel linear and its all-reduce are carried out: rows in slices, streams, GEMMs, reductions.
+
+- `rows`: a schedule as the dispatch table states it, and the slices that it cuts M rows into;
+- `pipeline`: the order of events, written against protocols of streams and reductions;
+- `lanes`, `scratch`: streams, events and memory that outlive a call;
+- `gemm`, `quantise`, `reductions`, `kernels`: what is enqueued;
+- `site`: a layer group as an opaque torch operator knows it; `install`: routing a model's layers.
+"""

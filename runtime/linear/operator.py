@@ -1,0 +1,75 @@
+"""`kernwright::linear_all_reduce`: one opaque torch operator that owns the reduction, whatever path a call takes.
+
+    linear_all_reduce(Tensor x, Tensor weight, Tensor? weight_scale, Tensor? bias, str group) -> Tensor
+
+A layer group is known to graphs by its name, because an operator takes no objects. How many rows there are is
+looked at inside: a traced graph is the same for every M, and for every verdict of the ledger.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+
+from .group import LayerGroup
+
+SCHEMA = "linear_all_reduce(Tensor x, Tensor weight, Tensor? weight_scale, Tensor? bias, str group) -> Tensor"
+
+_groups: dict[str, LayerGroup] = {}
+_numbers = itertools.count()
+
+
+def register(group: LayerGroup) -> str:
+    """Make a layer group known to the operator, for good, as graphs may hold its name.
+
+    Gives the name, which is the same on every rank that registers alike.
+    """
+    name = f"linear_all_reduce/{next(_numbers)}"
+    _groups[name] = group
+    return name
+
+
+def group_of(name: str) -> LayerGroup:
+    """A registered layer group.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    found = _groups.get(name)
+    if found is None:
+        raise ValueError(
+            f"no layer group is called {name!r} in this process; install the model before it is compiled, or before "
+            "a compiled graph is loaded"
+        )
+    return found
+
+
+def _call(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    group: str,
+) -> torch.Tensor:
+    return group_of(group)(x, weight, weight_scale, bias)
+
+
+def _fake(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor | None,  # noqa: ARG001
+    bias: torch.Tensor | None,  # noqa: ARG001
+    group: str,  # noqa: ARG001
+) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+_library: Any = torch.library.Library("kernwright", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define(SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
+_library.impl("linear_all_reduce", _call, "CompositeExplicitAutograd")
+torch.library.register_fake("kernwright::linear_all_reduce", _fake, lib=_library)
+
+linear_all_reduce = torch.ops.kernwright.linear_all_reduce.default
+"""The operator, as graphs call it."""

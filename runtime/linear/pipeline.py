@@ -1,0 +1,131 @@
+"""The order of events: slice s is reduced on a side stream while slice s + 1 is multiplied on the caller's.
+
+Everything here is written against protocols, so that a recorder can stand in for streams and show the order for
+any number of rows, slices and delays. What must hold, and how it does:
+
+- a slice is reduced after its GEMM: the side waits for an event that the main stream records behind that GEMM;
+- a slice that is added on the main stream is fetched before, and its sums are fetched after: each side waits for the
+  other's event;
+- the result is read after all reductions: the main stream waits for the side before the call returns, whatever
+  happens in between, so that a capture never ends with a side that isn't joined;
+- partial sums aren't overwritten early: those of one call lie side by side, and the next call on the same scratch
+  is on the same stream, behind that wait;
+- nothing is allocated inside: partial sums are scratch that outlives the call, the result is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from .rows import Additions, Slice
+
+
+class Stream(Protocol):
+    """Work in order."""
+
+    def record(self, event: Any) -> None:
+        """Let `event` happen behind what has been enqueued so far."""
+
+    def wait(self, event: Any) -> None:
+        """Let what is enqueued from now on come after `event`."""
+
+    def enqueue(self) -> AbstractContextManager[None]:
+        """What is launched inside goes here."""
+
+
+class Lanes(Protocol):
+    """The caller's stream, and one beside it."""
+
+    @property
+    def main(self) -> Stream:
+        """The caller's, which is current when the pipeline begins."""
+
+    @property
+    def side(self) -> Stream:
+        """Where slices are reduced; the same as `main` where nothing is to overlap."""
+
+    def events(self, count: int) -> Sequence[Any]:
+        """So many events; they may be those of an earlier call."""
+
+
+class Reduction(Protocol):
+    """How partial sums of all ranks become a result; its methods enqueue on the current stream."""
+
+    def begin(self, part: Slice) -> None:
+        """Do what can be done with a slice that has been multiplied: reduce it, or fetch what others have of it."""
+
+    def add(self, part: Slice) -> None:
+        """Add what was fetched, if `begin` didn't reduce."""
+
+    def end(self, part: Slice) -> None:
+        """Fetch the sums that others have added, if there are any."""
+
+    def close(self) -> None:
+        """End the call: its partial sums may be overwritten, here and by peers."""
+
+
+def run(
+    slices: Sequence[Slice],
+    lanes: Lanes,
+    multiply: Callable[[Slice], None],
+    reduction: Reduction,
+    additions: Additions = "side",
+) -> None:
+    """Multiply and reduce all slices; on return the caller's stream is behind all of it.
+
+    Args:
+        slices: at least one.
+        lanes: where work is enqueued.
+        multiply: enqueues the GEMM of a slice, into its partial sums.
+        reduction: enqueues the rest.
+        additions: on the side stream a slice is added as soon as it can be, beside a GEMM that leaves SMs free; on
+            the main stream it is added behind the next slice's GEMM, on all SMs.
+    """
+    main, side = lanes.main, lanes.side
+    if side is main:
+        for part in slices:
+            multiply(part)
+            _reduce(reduction, part)
+        reduction.close()
+        return
+    count = len(slices)
+    events = lanes.events(3 * count + 1)
+    produced, fetched, added = events[:count], events[count : 2 * count], events[2 * count : 3 * count]
+    done = events[-1]
+
+    def add(index: int) -> None:
+        main.wait(fetched[index])
+        reduction.add(slices[index])
+        main.record(added[index])
+        side.wait(added[index])
+        with side.enqueue():
+            reduction.end(slices[index])
+
+    try:
+        for index, part in enumerate(slices):
+            multiply(part)
+            main.record(produced[index])
+            side.wait(produced[index])
+            with side.enqueue():
+                if additions == "side":
+                    _reduce(reduction, part)
+                else:
+                    reduction.begin(part)
+                    side.record(fetched[index])
+            if additions == "main" and index:
+                add(index - 1)
+        if additions == "main":
+            add(count - 1)
+        with side.enqueue():
+            reduction.close()
+    finally:
+        side.record(done)
+        main.wait(done)
+
+
+def _reduce(reduction: Reduction, part: Slice) -> None:
+    reduction.begin(part)
+    reduction.add(part)
+    reduction.end(part)

@@ -1,0 +1,108 @@
+"""The op end to end on two ranks over Gloo: both paths, every layout, quantisation, installation, torch.compile."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kernwright.runtime.linear.rows import Schedule
+
+WORKER = Path(__file__).parent / "worker.py"
+SCHEDULE = str(Schedule("sliced_nccl", (1, 1), min_m=16))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What each of the two ranks found out."""
+    folder = tmp_path_factory.mktemp("ranks")
+    results = [folder / f"rank{rank}.json" for rank in range(2)]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), str(rank), str(folder / "store"), str(result)],
+            env=os.environ,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, result in enumerate(results)
+    ]
+    said = [process.communicate(timeout=200)[1] for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0], "\n".join(said)
+    return [json.loads(result.read_text()) for result in results]
+
+
+@pytest.mark.parametrize("what", ["torch.float16", "torch.bfloat16", "torch.float32"])
+def test_every_number_of_rows_and_slices(found, what):
+    """0 rows, 1, fewer than slices; a ragged N: the exact sum on the plain path and four sliced ones."""
+    assert [rank[what] for rank in found] == [[], []]
+
+
+@pytest.mark.parametrize("what", ["bias", "layouts", "leading dimensions"])
+def test_what_a_call_may_look_like(found, what):
+    """A bias is added once; x may be transposed, strided, of any leading dimensions."""
+    assert [rank[what] for rank in found] == [[], []]
+
+
+def test_fp8(found):
+    for rank in found:
+        for name, (error, lost, wanted) in rank["fp8"].items():
+            assert 0 < error < 4e-3
+            assert lost == wanted == name.startswith("nan")
+
+
+def test_a_shape_of_the_library(found):
+    """On a CPU nothing of ours serves, and the reasons say so."""
+    for rank in found:
+        explained, error, fallbacks = rank["library"]
+        lines = explained.splitlines()
+        assert lines[0] == (
+            "bf16-w5120-k4096-m3-tp2, kind linear, on cpu, policy measured: reference (contract tolerance)"
+        )
+        assert (
+            "  - bf16-w5120-k4096-m1to2047-tp2 serial: the device is cpu; this candidate is built for sm_90"
+            in lines
+        )
+        assert (
+            "  - bf16-w5120-k4096-m2048to4095-tp2 copies_4: m is 3; this candidate serves 2048 to 4095"
+            in lines
+        )
+        assert lines[-1] == "  = reference: torch's GEMM, then the plain all-reduce"
+        assert error < 4e-3
+        assert fallbacks["device"] >= 1
+        assert rank["absence"] == "the ranks work on cpu tensors, and channels are memory of GPUs"
+
+
+def test_scratch_is_allocated_once_for_the_largest_call(found):
+    for rank in found:
+        before, after = rank["scratch"]
+        assert before == after == 2 * 64 * 24 * 4  # and a spare
+
+
+def test_installation(found):
+    for rank in found:
+        routed, skipped = rank["installed"]
+        assert routed == ["o_proj", "down_proj"]
+        assert skipped == {
+            "biased": "it has a bias, which engines add in their own ways",
+            "kept": "it doesn't reduce its own result",
+        }
+        without_records = rank["unforced"]
+        assert without_records["o_proj"] == "the dispatch table has no workload of its shape"
+        assert len(without_records) == 4
+        assert rank["switched"] is True  # reduces by itself again
+
+
+def test_results_are_the_same_with_the_feature_off_on_compiled_and_off_again(found):
+    """`fullgraph=True`: a graph break would be an error."""
+    assert [rank["alike"] for rank in found] == [[True] * 4] * 2
+
+
+def test_state_tells_what_is_installed(found):
+    for rank in found:
+        on, off = rank["state"]
+        assert off == {"installed": []}
+        layers = {"layers": ["o_proj", "down_proj"], "world_size": 2, "forced": SCHEDULE, "decisions": {}}
+        assert on == {"installed": [layers]}
