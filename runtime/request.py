@@ -65,7 +65,7 @@ class Signature:
                 return buffer
             return replace(buffer, shape=(math.prod(buffer.shape) // ranks,))
 
-        return Signature(tuple(map(own, self.inputs)), tuple(map(own, self.outputs)))
+        return replace(self, inputs=tuple(map(own, self.inputs)), outputs=tuple(map(own, self.outputs)))
 
 
 def pointers(argument: str) -> int:
