@@ -83,7 +83,7 @@ class Plan:
             module: the loaded build.
             constants: arguments that aren't tensors, as the bytes that kernels take.
             ranks: that share the launches; with several, tensors that kernels take for every rank carry the rank
-                as their first dimension, and the grids have it along y.
+                as their first dimension, as scratch and state do, and the grids have it along y.
 
         Raises:
             LoadError: the module lacks a kernel, a kernel takes a buffer that nobody provides, or its CTAs wait
@@ -100,8 +100,8 @@ class Plan:
         self._loose = signature.alignment - 1
         kernels = [_for_ranks(candidate.kernels[name], ranks) for name in candidate.steps[kind]]
         given = (*signature.inputs, *signature.outputs)
-        scratch = _used(candidate.scratch, kernels, {buffer.name for buffer in given})
-        state = _used(candidate.state, kernels, set())
+        scratch = _used(candidate.scratch, kernels, {buffer.name for buffer in given}, ranks)
+        state = _used(candidate.state, kernels, set(), ranks)
         self.buffers: tuple[Buffer, ...] = (*given, *scratch)
         """Every buffer that the kernels may touch in a call: inputs, outputs, scratch."""
         self._structs = _structs(candidate, self.buffers, ranks)
@@ -274,11 +274,14 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _used(
-    named: Mapping[str, tuple[tuple[int, ...], str]], kernels: Sequence[Kernel], given: set[str]
+    named: Mapping[str, tuple[tuple[int, ...], str]], kernels: Sequence[Kernel], given: set[str], ranks: int
 ) -> list[Buffer]:
     # A name that is an output of this kind wins: another kind may need the same buffer as scratch only.
     used = {name for kernel in kernels for name in kernel.args} - given
-    return [Buffer(name, *named[name]) for name in named if name in used]
+    buffers = [Buffer(name, *named[name]) for name in named if name in used]
+    if ranks == 1:
+        return buffers
+    return [Buffer(buffer.name, (ranks, *buffer.shape), buffer.dtype) for buffer in buffers]
 
 
 def _pack(buffers: Sequence[Buffer]) -> tuple[list[int], int]:

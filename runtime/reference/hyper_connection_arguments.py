@@ -205,6 +205,11 @@ def _check_options(eps: object, branches: object, comm: object) -> None:
             f"comm is {described(comm)}; it must be None or a communicator: hashable, with rank, world_size, "
             "layout_version, capabilities and owns()"
         )
+    if getattr(comm, "local_ranks", 1) > 1:
+        raise ValueError(
+            "comm has several ranks in this process, and hyper_connection takes the tensors of one; call it in a "
+            "process a rank, with communicator() of the dispatch module"
+        )
 
 
 def _dtype(tensor: torch.Tensor) -> str:
