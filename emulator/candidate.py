@@ -87,7 +87,10 @@ def candidate_program(
     kernel = compile_text(source_text(root, build), Path(build.source).name, variant)
     kernels = [candidate.kernels[name] for name in candidate.steps[kind]]
     outputs = {tensor.name: tensor for tensor in signature.outputs}
-    stored = {**{name: Tensor(name, *what) for name, what in candidate.scratch.items()}, **outputs}
+    # Where tokens are an argument, scratch has room for the most of them; a call gets its own, so that no row is idle.
+    counted = (constants or {}).get("tokens", b"") if "tokens" in candidate.arguments else b""
+    tokens = int.from_bytes(counted, "little")
+    stored = {name: _scratch(name, *what, tokens) for name, what in candidate.scratch.items()} | outputs
     scalars: dict[str, np.generic] = {name: np.void(value) for name, value in (constants or {}).items()}
     scalars |= {name: np.uint64(TIMEOUT_NS) for name in candidate.arguments if name == "timeout_ns"}
     ranks = range(max(1, len(channels)))
@@ -169,6 +172,10 @@ def _share(array: Array, nbytes: int, rank: int) -> Array:
         return array
     count = nbytes // array.itemsize
     return array.reshape(-1)[rank * count : (rank + 1) * count]
+
+
+def _scratch(name: str, shape: tuple[int, ...], dtype: str, tokens: int) -> Tensor:
+    return Tensor(name, (min(shape[0], tokens), *shape[1:]) if tokens else shape, dtype)
 
 
 def _kept(tensor: Tensor, rank: int) -> Buffer:

@@ -10,7 +10,7 @@ from ...runtime.table import Workload
 from ..chain import layer_weights
 from ..oracle import INPUT_KINDS, InputKind, Kind, NormWeight, Shape, boundary, tensors, weights
 from ..oracle.arrays import Bits
-from ..subject import Case, Chain
+from ..subject import Case, Chain, interval_of
 from ..tensors import array_library, as_torch
 
 if TYPE_CHECKING:
@@ -42,16 +42,28 @@ def shape_of(workload: Workload, tokens: int = 1) -> Shape:
 class HyperConnection:
     """See `evidence.subject.Subject`."""
 
-    def cases(self, _workload: Workload) -> Iterator[Case]:
-        """Every kind of values for every kind of boundary; twice for the one that 95 of 96 are."""
+    def cases(self, workload: Workload) -> Iterator[Case]:
+        """Every kind of values for every kind of boundary; twice for the one that 95 of 96 are.
+
+        Of an interval of tokens both ends and the middle; the emulator gets the fewest with all values, the most with
+        normal ones.
+        """
+        tokens = interval_of(workload)
         for kind, seeds in SEEDS.items():
             for seed in seeds:
                 for inputs in INPUT_KINDS:
-                    yield Case(kind, inputs, seed)
+                    if tokens is None:
+                        yield Case(kind, inputs, seed)
+                        continue
+                    low, high = tokens
+                    for at in sorted({low, (low + high) // 2, high}):
+                        asked = inputs == "normal" if at != low else kind == "boundary"
+                        first = seed == seeds[0] and at in (low, high)
+                        yield Case(kind, inputs, seed, at, on_emulator=asked and first)
 
     def tensors(self, workload: Workload, case: Case, device: torch.device) -> Mapping[str, torch.Tensor]:
-        """Inputs by name, from Philox words; weights are distinct for every case."""
-        shape, kind = shape_of(workload), cast(Kind, case.kind)
+        """Inputs by name, from Philox words; weights are distinct for every case. Ranks share all of it."""
+        shape, kind = shape_of(workload, _tokens(workload, case)), cast(Kind, case.kind)
         xp = array_library(device)
         bits = tensors(shape, cast(InputKind, case.inputs), case.seed, xp)
         if kind != "combine":
@@ -60,7 +72,7 @@ class HyperConnection:
 
     def expected(self, workload: Workload, case: Case, bits: Mapping[str, Bits]) -> Mapping[str, Bits]:
         """All that the contract stores."""
-        return boundary(shape_of(workload), bits, cast(Kind, case.kind))
+        return boundary(shape_of(workload, _tokens(workload, case)), bits, cast(Kind, case.kind))
 
     def chain(self, workload: Workload, device: torch.device, seed: int) -> Chain:
         """96 boundaries with distinct weights."""
@@ -70,7 +82,7 @@ class HyperConnection:
         """torch eager, torch.compile and, where it is installed, three Triton kernels at their best tile sizes."""
         from . import _hyper_connection_peers as peers
 
-        return peers.of(shape_of(workload))
+        return peers.of(shape_of(workload, _tokens(workload)))
 
 
 SUBJECT = HyperConnection()
@@ -93,7 +105,7 @@ class BoundaryChain:
         cls, workload: Workload, device: torch.device, seed: int, calls: int = BOUNDARIES
     ) -> BoundaryChain:
         """Make the weights on the spot."""
-        shape = shape_of(workload)
+        shape = shape_of(workload, _tokens(workload))
         xp = array_library(device)
         sets = []
         for index in range(calls):
@@ -136,3 +148,11 @@ class BoundaryChain:
         from ..floor import reader
 
         return reader(self.bytes, self.first[0].device)
+
+
+def _tokens(workload: Workload, case: Case | None = None) -> int:
+    """Of a case, else the fewest of a call."""
+    tokens = workload.fields["tokens"]
+    if case is not None and case.at is not None:
+        return case.at
+    return tokens[0] if isinstance(tokens, tuple) else int(str(tokens))
