@@ -4,7 +4,8 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 WHEEL   = build/wheel
 
-.PHONY: install demo test test-long check format generate wheels artifacts gpu gpu-site gpu-test gpu-bench gpu-ranks sanitize clean
+.PHONY: install demo test test-long check format generate wheels artifacts gpu gpu-site gpu-test gpu-bench gpu-ranks gpu-linear \
+  sanitize clean
 
 install: $(VENV)/.installed
 
@@ -62,7 +63,7 @@ OUT     ?= figures
 ON_GPU   = PYTHONPATH="$(CURDIR)/$(GPU_SITE)" KERNWRIGHT_BUNDLE="$(CURDIR)/artifacts" PYTHONUNBUFFERED=1
 GPUS     = $$($(PYTHON) -c 'import torch; print(torch.cuda.device_count())')
 
-gpu: gpu-test gpu-bench gpu-ranks
+gpu: gpu-test gpu-bench gpu-ranks gpu-linear
 
 gpu-site:
 	rm -rf $(GPU_SITE) && mkdir -p $(GPU_SITE) $(OUT) && ln -s "$(CURDIR)" $(GPU_SITE)/kernwright
@@ -82,6 +83,11 @@ gpu-bench: gpu-site
 gpu-ranks: gpu-site
 	if test $(GPUS) -lt 2; then echo "one GPU: benchmarks/wide.py is for two or more"; else \
 	  $(ON_GPU) $(PYTHON) -m torch.distributed.run --standalone --nproc-per-node $(GPUS) benchmarks/wide.py --out $(OUT); fi
+
+gpu-linear: gpu-site
+	if test $(GPUS) -lt 2; then echo "one GPU: benchmarks/linear_all_reduce.py is for two"; else \
+	  $(ON_GPU) $(PYTHON) -m torch.distributed.run --standalone --nproc-per-node 2 \
+	    benchmarks/linear_all_reduce.py --out $(OUT); fi
 
 # Every kernel at small shapes under compute-sanitizer; each tensor is an allocation of its own then.
 SANITIZE_OPTIONS ?=

@@ -68,6 +68,9 @@ def main(
     times: Annotated[bool, typer.Option(help="Measure.")] = True,
     groups: Annotated[int, typer.Option(help="Groups of samples, each with two of every arm.")] = 9,
     replays: Annotated[int, typer.Option(help="Graph replays in a sample.")] = 5,
+    trace: Annotated[
+        list[str] | None, typer.Option(help="Arms to write a timeline of, at 8192 rows.")
+    ] = None,
 ) -> None:
     """Run on every rank of the job."""
     folder = out or Path(os.environ.get("OUT", "figures"))
@@ -89,7 +92,7 @@ def main(
         "calls_in_a_graph": CALLS,
     }
     wrong = False
-    with torch.inference_mode(), dispatch.communicator(specs=_specs()) as comm:
+    with torch.no_grad(), dispatch.communicator(specs=_specs()) as comm:
         say(f"{comm.world_size} ranks, backend {comm.backend}, channels {', '.join(comm.channels)}")
         if not comm.channels:
             raise SystemExit(f"no channel: {comm.absence(SPECS[0])}")
@@ -104,6 +107,9 @@ def main(
                 document["dispatched"] = verdict(document["rows"])
                 if comm.rank == 0:
                     document["records"] = [str(p) for p in bench.write(folder / "records", document["rows"])]
+        for arm in trace or ():
+            for shape in SHAPES:
+                timeline(comm, arm, *shape, folder)
         comm.check()
     if distributed.get_rank() == 0:
         folder.mkdir(parents=True, exist_ok=True)
@@ -113,6 +119,23 @@ def main(
     distributed.barrier()
     distributed.destroy_process_group()
     sys.exit(1 if wrong else 0)
+
+
+def timeline(comm: GroupCommunicator, arm: str, width: int, k: int, folder: Path, m: int = 8192) -> None:
+    """What every stream and copy engine of rank 0 does when, in two calls; chrome://tracing reads it."""
+    run = contestants(comm, width, k, m).calls[arm]
+    for _ in range(3):
+        run(0)
+    torch.cuda.synchronize()
+    distributed.barrier()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        run(0)
+        run(1)
+        torch.cuda.synchronize()
+    if comm.rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        name = arm.replace(" ", "_").replace(",", "")
+        profile.export_chrome_trace(str(folder / f"trace_{name}_m{m}_w{width}_k{k}.json"))
 
 
 def _specs() -> list[str]:
@@ -145,14 +168,18 @@ class Bench:
         graphs: dict[str, Graph[Any]] = {}
         errors: dict[str, float | str] = {}
         for name, run in arms.calls.items():
+            graph, fault = None, None
             try:
                 graph = capture(lambda run=run: [run(index) for index in range(CALLS)])
-                graph.replay()
-                if name not in BOUNDS:
-                    errors[name] = distance(graph.result[-1], x, weights[-1], self.comm)
             except Exception as error:  # an op that this torch or this machine lacks
-                errors[name] = f"can't be run: {str(error).strip().splitlines()[:1]}"
+                fault = f"can't be run: {(str(error).strip() or repr(error)).splitlines()[0]}"
+            fault = agreed(fault)  # an arm that one rank lacks would be waited for in vain
+            if graph is None or fault is not None:
+                errors[name] = fault or "can't be run"
                 continue
+            graph.replay()
+            if name not in BOUNDS:
+                errors[name] = distance(graph.result[-1], x, weights[-1], self.comm)
             graphs[name] = graph
         samples: dict[str, list[float]] = {name: [] for name in graphs}
         faults: list[str | None] = []
@@ -316,10 +343,8 @@ def contestants(comm: GroupCommunicator, width: int, k: int, m: int) -> Arms:
         "serial, ours": ours(None, "control"),
         FUSED: fused,
     }
-    layer = checking.Layer.__new__(checking.Layer)
-    layer.width, layer.k = width, k
     for name in checking.names(width, k, comm.world_size):
-        if name != "serial" and checking.serves(layer, name, m):
+        if name != "serial" and checking.serves(width, k, name, m):
             arms.calls[name] = ours(name)
     arms.calls["dispatched"] = ours(None)
     return arms

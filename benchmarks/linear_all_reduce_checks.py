@@ -68,11 +68,11 @@ class Layer:
         return linear_all_reduce(x, self.weights[self.comm.rank], comm=self.comm, force=force, **more)
 
 
-def serves(layer: Layer, name: str, m: int) -> bool:
+def serves(width: int, k: int, name: str, m: int) -> bool:
     """Whether a candidate has a cell that holds m rows."""
     return any(
-        work.fields["width"] == layer.width
-        and work.fields["k"] == layer.k
+        work.fields["width"] == width
+        and work.fields["k"] == k
         and work.fields["m"][0] <= m <= work.fields["m"][1]
         and name in {candidate.name for candidate in work.candidates}
         for work in DISPATCH.table.workloads
@@ -93,7 +93,7 @@ def rows(layer: Layer) -> dict[str, Any]:
         given = layer.given(m, m)
         wanted, x = layer.wanted(given), given[layer.comm.rank]
         for name in [None, *names(layer.width, layer.k, layer.comm.world_size)]:
-            if name is None or serves(layer, name, m):
+            if name is None or serves(layer.width, layer.k, name, m):
                 wrong += different(layer.call(x, name), wanted)
                 wrong += different(layer.call(x.t().contiguous().t(), name), wanted)
                 wrong += different(layer.call(x, name, bias=bias), wanted + bias)
@@ -108,7 +108,7 @@ def replays(layer: Layer, count: int) -> dict[str, Any]:
     graphs = []
     for name in names(layer.width, layer.k, layer.comm.world_size):
         for m in (64, 2100, 4096):
-            if not serves(layer, name, m):
+            if not serves(layer.width, layer.k, name, m):
                 continue
             given = layer.given(m, m)
             wanted, x = layer.wanted(given), given[layer.comm.rank]

@@ -6,7 +6,7 @@ Ranks that talk over a channel get launches of their own, one after the other on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -87,10 +87,7 @@ def candidate_program(
     kernel = compile_text(source_text(root, build), Path(build.source).name, variant)
     kernels = [candidate.kernels[name] for name in candidate.steps[kind]]
     outputs = {tensor.name: tensor for tensor in signature.outputs}
-    # Where tokens are an argument, scratch has room for the most of them; a call gets its own, so that no row is idle.
-    counted = (constants or {}).get("tokens", b"") if "tokens" in candidate.arguments else b""
-    tokens = int.from_bytes(counted, "little")
-    stored = {name: _scratch(name, *what, tokens) for name, what in candidate.scratch.items()} | outputs
+    stored = {**_scratch(candidate, signature), **outputs}
     scalars: dict[str, np.generic] = {name: np.void(value) for name, value in (constants or {}).items()}
     scalars |= {name: np.uint64(TIMEOUT_NS) for name in candidate.arguments if name == "timeout_ns"}
     ranks = range(max(1, len(channels)))
@@ -136,6 +133,18 @@ def candidate_program(
     return Program(launches, buffers, tuple(outputs))
 
 
+def _scratch(candidate: Candidate, signature: Signature) -> dict[str, Tensor]:
+    """Buffers of a call; where kernels serve up to so many tokens, with room for the call's own alone.
+
+    A plan's have room for the most. A store behind the last token is found where there is none.
+    """
+    scratch = {name: Tensor(name, *what) for name, what in candidate.scratch.items()}
+    if "tokens" not in candidate.arguments:
+        return scratch
+    tokens = signature.inputs[0].shape[0]
+    return {name: replace(tensor, shape=(tokens, *tensor.shape[1:])) for name, tensor in scratch.items()}
+
+
 def run_candidate(
     root: Path,
     candidate: Candidate,
@@ -172,10 +181,6 @@ def _share(array: Array, nbytes: int, rank: int) -> Array:
         return array
     count = nbytes // array.itemsize
     return array.reshape(-1)[rank * count : (rank + 1) * count]
-
-
-def _scratch(name: str, shape: tuple[int, ...], dtype: str, tokens: int) -> Tensor:
-    return Tensor(name, (min(shape[0], tokens), *shape[1:]) if tokens else shape, dtype)
 
 
 def _kept(tensor: Tensor, rank: int) -> Buffer:

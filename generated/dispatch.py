@@ -1793,7 +1793,7 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -1995,7 +1995,7 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -2197,7 +2197,7 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -2399,7 +2399,7 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -2444,7 +2444,7 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -2646,7 +2646,7 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -2848,7 +2848,7 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -3050,7 +3050,7 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920},
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -3095,7 +3095,7 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216},
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -3297,7 +3297,7 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216},
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -3499,7 +3499,7 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216},
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -3701,7 +3701,7 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216},
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
         ),
         Workload(
             family='hyper_connection',

@@ -101,7 +101,12 @@ class Dispatch:
 
     def fingerprint(self) -> str:
         """64 hexadecimal digits that change with anything that decides what a call runs; see `fingerprint`."""
-        return fingerprint(self.table, policies.current(), policies.strict())
+        installed = {
+            family: state()
+            for family, operator in self._operators.items()
+            if (state := getattr(operator, "state", None)) is not None
+        }
+        return fingerprint(self.table, policies.current(), policies.strict(), installed)
 
     def stats(self) -> Stats:
         """Counts of dispatches and fallbacks since the module was loaded."""

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from ..version import VERSION
 from .policy import Policy
 from .table import FORMAT, Table
 
 
-def fingerprint(table: Table, policy: Policy, strict: bool) -> str:
+def fingerprint(
+    table: Table, policy: Policy, strict: bool, states: Mapping[str, object] = MappingProxyType({})
+) -> str:
     """64 hexadecimal digits that change with anything that decides what a call runs.
 
     That is: specs, schedules, sources (by digest), records with their verdicts, the policy in force, strict mode, the
-    version of the runtime. Where the table lies doesn't count, and neither does the device, which callers' keys
-    have already.
+    version of the runtime, and what ops have installed in models (`states`, JSON-able, by family). Where the table
+    lies doesn't count, and neither does the device, which callers' keys have already.
     """
     import hashlib  # a millisecond or two that only those pay who ask
 
     # Dataclasses of plain values in the order of the generated module, which is deterministic.
-    text = repr((VERSION, FORMAT, policy, strict, table.workloads))
+    text = repr((VERSION, FORMAT, policy, strict, table.workloads, sorted(states.items())))
     return hashlib.sha256(text.encode()).hexdigest()

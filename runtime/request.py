@@ -98,7 +98,8 @@ class Operator(Protocol):
     """What a family's op tells the dispatcher about itself.
 
     One whose candidates are more than a plan's launches also has `warm_up(request, device, policy, comm)`, which
-    decides and loads by itself and gives the selection.
+    decides and loads by itself and gives the selection. One that changes models has `state()`, JSON-able data that
+    tells how, for the fingerprint.
     """
 
     @property

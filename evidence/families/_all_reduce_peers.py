@@ -1,7 +1,7 @@
 """What people run today for an all-reduce: NCCL, and PyTorch's one-shot and two-shot ops in symmetric memory.
 
-Each works on copies of the chain's payloads, in memory of the kind that it wants. NCCL and two-shot reduce in place, as
-their callers do; `restore` writes their inputs again.
+Each works on copies of the chain's payloads, in memory of the kind that it wants. NCCL and two-shot reduce in place,
+as their callers do; `restore` writes their inputs again.
 """
 
 from __future__ import annotations

@@ -24,15 +24,16 @@ BOUNDARIES = 96
 SEEDS = {"boundary": (1, 2), "first": (3,), "combine": (4,), "final": (5,)}
 
 
-def shape_of(workload: Workload, tokens: int = 1) -> Shape:
-    """The oracle's view of a workload."""
+def shape_of(workload: Workload, tokens: int | None = None) -> Shape:
+    """The oracle's view of a workload; of an interval of tokens, for a call of so many, by default the fewest."""
     fields: Mapping[str, Any] = workload.fields
+    served = fields["tokens"]
     return Shape(
         dtype=fields["dtype"],
         branches=fields["branches"],
         hidden=fields["hidden"],
         low_rank=fields["low_rank"],
-        tokens=tokens,
+        tokens=tokens or (served[0] if isinstance(served, tuple) else served),
         trees=workload.trees,
         norm_weight=cast(NormWeight, fields["norm_weight"]),
         eps=fields["eps"],
@@ -63,7 +64,7 @@ class HyperConnection:
 
     def tensors(self, workload: Workload, case: Case, device: torch.device) -> Mapping[str, torch.Tensor]:
         """Inputs by name, from Philox words; weights are distinct for every case. Ranks share all of it."""
-        shape, kind = shape_of(workload, _tokens(workload, case)), cast(Kind, case.kind)
+        shape, kind = shape_of(workload, case.at), cast(Kind, case.kind)
         xp = array_library(device)
         bits = tensors(shape, cast(InputKind, case.inputs), case.seed, xp)
         if kind != "combine":
@@ -72,7 +73,7 @@ class HyperConnection:
 
     def expected(self, workload: Workload, case: Case, bits: Mapping[str, Bits]) -> Mapping[str, Bits]:
         """All that the contract stores."""
-        return boundary(shape_of(workload, _tokens(workload, case)), bits, cast(Kind, case.kind))
+        return boundary(shape_of(workload, case.at), bits, cast(Kind, case.kind))
 
     def chain(self, workload: Workload, device: torch.device, seed: int) -> Chain:
         """96 boundaries with distinct weights."""
@@ -82,7 +83,7 @@ class HyperConnection:
         """torch eager, torch.compile and, where it is installed, three Triton kernels at their best tile sizes."""
         from . import _hyper_connection_peers as peers
 
-        return peers.of(shape_of(workload, _tokens(workload)))
+        return peers.of(shape_of(workload))
 
 
 SUBJECT = HyperConnection()
@@ -105,7 +106,7 @@ class BoundaryChain:
         cls, workload: Workload, device: torch.device, seed: int, calls: int = BOUNDARIES
     ) -> BoundaryChain:
         """Make the weights on the spot."""
-        shape = shape_of(workload, _tokens(workload))
+        shape = shape_of(workload)
         xp = array_library(device)
         sets = []
         for index in range(calls):
@@ -148,11 +149,3 @@ class BoundaryChain:
         from ..floor import reader
 
         return reader(self.bytes, self.first[0].device)
-
-
-def _tokens(workload: Workload, case: Case | None = None) -> int:
-    """Of a case, else the fewest of a call."""
-    tokens = workload.fields["tokens"]
-    if case is not None and case.at is not None:
-        return case.at
-    return tokens[0] if isinstance(tokens, tuple) else int(str(tokens))

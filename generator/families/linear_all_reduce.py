@@ -36,8 +36,7 @@ MAX_THREADS = 1024
 QUANTISE_CTAS = 1056
 """Eight a multiprocessor of an H200; they stride over the rows."""
 QUANTISE_STEPS = 4
-"""Words of a row that a thread keeps, if the row isn't longer than all threads keep then."""
-MOST_STEPS = 16
+"""Words of a row that a thread keeps in registers; with twice as many, CTAs of 1,024 threads spill."""
 LEAST_SCALE = 1 / (448 * 512)
 CAPABILITY = "linear_all_reduce_layout_1"
 """Names `LinearLayout`; ranks whose layouts differ can't talk."""
@@ -143,7 +142,8 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
             if any(name in kernel.args for kernel in kernels.values())
         },
         capabilities=capabilities,
-        channel=asdict(layout) if workload.channel_rows else {},
+        # Hundreds of megabytes, for nothing unless a record admits a schedule that uses them.
+        channel={**asdict(layout), "on_request": 1} if workload.channel_rows else {},
     )
 
 
@@ -158,8 +158,8 @@ def _quantisation(workload: LinearAllReduceWorkload) -> dict[str, Any]:
     words = workload.k * ELEMENT // WORD
     threads = min(MAX_THREADS, -(-words // (WARP * QUANTISE_STEPS)) * WARP)
     steps = -(-words // threads)
-    if steps > MOST_STEPS:
-        most = MOST_STEPS * MAX_THREADS * WORD // ELEMENT
+    if steps > QUANTISE_STEPS:
+        most = QUANTISE_STEPS * MAX_THREADS * WORD // ELEMENT
         raise ScheduleError(
             f"k is {workload.k}, and a row is quantised out of the registers of one CTA, which hold {most} elements; "
             "split the layer, or leave it unquantised"

@@ -59,25 +59,29 @@ def channel_plans(table: Table, world_size: int, specs: Iterable[str] | None = N
     """The channels that the table's workloads of a world size need.
 
     Args:
-        specs: only these; by default all.
+        specs: only these; by default all, but for channels `on_request` that no record has admitted a candidate for.
 
     Raises:
         ValueError: no workload of that world size belongs to a spec that was named.
     """
     found: dict[str, ChannelPlan] = {}
+    admitted: set[str] = set()
     digests: dict[str, list[str]] = {}
     for work in table.workloads:
         if work.channel and work.fields.get("world_size") == world_size:
             needed = frozenset(name for candidate in work.candidates for name in candidate.capabilities)
             builds = [build.sha256 for c in work.candidates for build in c.builds.values()]
             digests.setdefault(work.spec, []).extend(builds)
+            needing = {candidate.name for candidate in work.candidates if candidate.capabilities}
+            if any(record.verdict == "admitted" and record.candidate in needing for record in work.records):
+                admitted.add(work.spec)
             known = found.get(work.spec)
             needed |= known.capabilities if known else frozenset()
             text = json.dumps(sorted(digests[work.spec]))
             sources = hashlib.sha256(text.encode()).hexdigest()
             found[work.spec] = ChannelPlan(work.spec, work.channel, needed, sources)
     if specs is None:
-        return list(found.values())
+        return [plan for plan in found.values() if not plan.places.get("on_request") or plan.name in admitted]
     unknown = [name for name in specs if name not in found]
     if unknown:
         raise ValueError(

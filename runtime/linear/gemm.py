@@ -91,9 +91,9 @@ def _per_row(weight_scale: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def leaving_free(sms: int) -> Iterator[None]:
     """Ask cuBLASLt for GEMMs that leave so many SMs to others; the setting is torch's, for the whole process.
 
-    Only cuBLASLt knows such a target, so it also serves plain products inside.
+    Only cuBLASLt knows such a target, so it also serves plain products inside. A CPU has no SMs to leave free.
     """
-    if not sms:
+    if not sms or not torch.cuda.is_available():
         yield
         return
     library = torch.backends.cuda.preferred_blas_library()

@@ -80,6 +80,7 @@ class LayerGroup:
         self.comm, self.quantisation, self.nonfinite = comm, quantisation, nonfinite
         self._decide, self._all_reduce = decide, all_reduce
         self._pool = Pool(self._scratch)
+        self._checked: set[object] = set()
 
     def __call__(
         self,
@@ -89,10 +90,15 @@ class LayerGroup:
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """The sum over ranks of `x @ weight.T`, and the bias, which rank 0 adds in its GEMM; see the op."""
-        check(x, weight, weight_scale, bias, self.quantisation)
+        facts = (_facts(x)[1:], x.shape[-1:], *map(_facts, (weight, weight_scale, bias)))
+        if facts not in self._checked or torch.is_grad_enabled():
+            check(x, weight, weight_scale, bias, self.quantisation)
+            self._checked.add(facts)
+        bias = bias if self.comm.rank == 0 else None
         with _on(x.device):
-            rows = x.reshape(-1, x.shape[-1])
-            result = self._run(rows, weight, weight_scale, bias if self.comm.rank == 0 else None)
+            if x.dim() == 2:
+                return self._run(x, weight, weight_scale, bias)
+            result = self._run(x.reshape(-1, x.shape[-1]), weight, weight_scale, bias)
         return result.view(*x.shape[:-1], weight.shape[0])
 
     def _run(
@@ -102,16 +108,22 @@ class LayerGroup:
         weight_scale: torch.Tensor | None,
         bias: torch.Tensor | None,
     ) -> torch.Tensor:
-        result = x.new_empty((x.shape[0], weight.shape[0]))
-        if result.numel() == 0:
-            return result
+        m = x.shape[0]
+        if m == 0 or weight.shape[0] == 0:
+            return x.new_empty((m, weight.shape[0]))
         decision = self._decide(x, weight)
-        gemm = self._gemm(x, weight, weight_scale, bias, decision.kernels)
-        if decision.plain or x.shape[0] < decision.schedule.min_m:
-            gemm(0, x.shape[0], result)
+        plain = decision.plain or m < decision.schedule.min_m
+        if plain and self.quantisation == "none":
+            result = torch.nn.functional.linear(x, weight, bias)
             self._all_reduce(result)
             return result
-        self._pipeline(decision, gemm, result)
+        gemm = self._gemm(x, weight, weight_scale, bias, decision.kernels)
+        result = x.new_empty((m, weight.shape[0]))
+        if plain:
+            gemm(0, m, result)
+            self._all_reduce(result)
+        else:
+            self._pipeline(decision, gemm, result)
         return result
 
     def _pipeline(self, decision: Decision, gemm: Gemm, result: torch.Tensor) -> None:
@@ -130,12 +142,7 @@ class LayerGroup:
     ) -> tuple[Any, Reduced]:
         schedule, channel = decision.schedule, decision.channel
         key = _key(result.device)
-        ranks, width, element = self.comm.world_size, result.shape[1], result.element_size()
-        size = {
-            "group": lambda: result.nbytes,
-            "reduce": lambda: 0,
-            "copies": lambda: CopyReduction.fetched_bytes(slices, width, element, ranks, schedule.stages),
-        }[schedule.transport]()
+        size = _scratch_bytes(schedule, slices, result, self.comm.world_size)
         scratch, memory = self._pool.take(key, size, result.is_cuda and current.capturing())
         lanes = scratch.lanes if schedule.overlapped else IN_ORDER
         if schedule.transport == "group":
@@ -187,10 +194,12 @@ class LayerGroup:
 
     def _scratch(self) -> Scratch:
         device = self.comm.device
-        if device.type != "cuda":
-            return Scratch(lambda size: torch.empty(size, dtype=torch.uint8, device=device), IN_ORDER)
-        lanes = CudaLanes(device, MOST_EVENTS)
-        return Scratch(lambda size: torch.empty(size, dtype=torch.uint8, device=device), lanes)
+
+        def allocate(size: int) -> torch.Tensor:
+            with torch.inference_mode(False):  # what is made inside of it can't be written to outside
+                return torch.empty(size, dtype=torch.uint8, device=device)
+
+        return Scratch(allocate, CudaLanes(device, MOST_EVENTS) if device.type == "cuda" else IN_ORDER)
 
     def prepare(self, size: int, streams: int = 1) -> None:
         """Have scratch of `size` bytes for so many streams that are first seen inside a capture."""
@@ -258,6 +267,20 @@ def check(
         )
     if bias is not None and bias.shape != (weight.shape[0],):
         raise ValueError(f"bias has shape {tuple(bias.shape)}; it must be ({weight.shape[0]},)")
+
+
+def _facts(tensor: torch.Tensor | None) -> tuple[object, ...]:
+    """What `check` looks at."""
+    return (None,) if tensor is None else (tensor.shape, tensor.dtype, tensor.device)
+
+
+def _scratch_bytes(schedule: Schedule, slices: tuple[Slice, ...], result: torch.Tensor, ranks: int) -> int:
+    """Memory of this rank alone that a call needs beside its tensors."""
+    if schedule.transport == "group":
+        return result.nbytes
+    if schedule.transport == "reduce":
+        return 0
+    return CopyReduction.fetched_bytes(slices, result.shape[1], result.element_size(), ranks, schedule.stages)
 
 
 def _on(device: torch.device) -> Any:

@@ -23,7 +23,7 @@ Key = tuple[object, int]
 """A device and the handle of a stream."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Scratch:
     """What one stream of one layer group works with."""
 
@@ -35,6 +35,11 @@ class Scratch:
     _captured: bool = False
     _kept: list[torch.Tensor] = field(default_factory=list)
 
+    @property
+    def size(self) -> int:
+        """Bytes that it holds now."""
+        return 0 if self._buffer is None else self._buffer.numel()
+
     def take(self, size: int, capturing: bool) -> torch.Tensor:
         """At least `size` bytes, uint8; the same memory as in the last call unless that was too small.
 
@@ -43,10 +48,9 @@ class Scratch:
         """
         if self._buffer is None or self._buffer.numel() < size:
             if capturing:
-                have = 0 if self._buffer is None else self._buffer.numel()
                 raise NotWarm(
-                    f"linear_all_reduce needs {size} bytes of scratch on this stream, has {have}, and a CUDA graph "
-                    "is being captured; call it with as many rows on the capturing stream before, or prepare() it"
+                    f"linear_all_reduce needs {size} bytes of scratch on this stream, has {self.size}, and a CUDA "
+                    "graph is being captured; call it with as many rows outside of a capture before, or prepare() it"
                 )
             if self._buffer is not None and self._captured:
                 self._kept.append(self._buffer)
@@ -67,6 +71,7 @@ class Pool:
         self._make = make
         self._taken: dict[Key, Scratch] = {}
         self._spares: list[Scratch] = []
+        self._retired: list[Scratch] = []
         self._prepared = 0
 
     def take(self, key: Key, size: int, capturing: bool) -> tuple[Scratch, torch.Tensor]:
@@ -77,18 +82,21 @@ class Pool:
                 is left.
         """
         scratch = self._taken.get(key)
-        if scratch is None:
-            if not capturing:
-                scratch = self._make()
-            elif self._spares:
-                scratch = self._spares.pop()
+        if capturing and (scratch is None or scratch.size < size):
+            spare = next((spare for spare in self._spares if spare.size >= size), None)
+            if spare is not None:
+                if scratch is not None:
+                    self._retired.append(scratch)  # earlier graphs have its addresses
+                self._spares.remove(spare)
                 self._prepared = 0
-            else:
+                scratch = self._taken[key] = spare
+        if scratch is None:
+            if capturing:
                 raise NotWarm(
                     "linear_all_reduce has no scratch for the stream that is being captured, and no spare; call it "
                     "once outside of a capture before, or prepare() as many spares as there are streams to come"
                 )
-            self._taken[key] = scratch
+            scratch = self._taken[key] = self._make()
         buffer = scratch.take(size, capturing)
         if not capturing and (not self._spares or self._prepared < size):
             self.prepare(size)
@@ -105,6 +113,6 @@ class Pool:
     @property
     def bytes(self) -> int:
         """Bytes that all of it holds."""
-        every = [*self._taken.values(), *self._spares]
+        every = [*self._taken.values(), *self._spares, *self._retired]
         buffers = [buffer for scratch in every for buffer in (scratch._buffer, *scratch._kept)]
         return sum(buffer.numel() for buffer in buffers if buffer is not None)

@@ -140,8 +140,8 @@ class ChosenTrees:
 def trees_for(table: Table, shape: Shape, kind: str) -> ChosenTrees:
     """The trees of the table's workload of this shape, else the defaults.
 
-    A workload that has the shape but other tokens, or another dtype, world size, norm or eps is second choice: its trees are
-    legal, and more likely to be what a later spec states than the defaults of numerics section 2.
+    A workload that has the shape but other tokens, or another dtype, world size, norm or eps is second choice: its
+    trees are legal, and more likely to be what a later spec states than the defaults of numerics section 2.
     """
     if kind == "combine":
         return ChosenTrees({}, "no sums")

@@ -94,8 +94,8 @@ def test_a_removed_candidate_is_said(run: Any, small: Path) -> None:
         (
             'route = "replicated"\nup_mix = { load_bytes = 16 }',
             'route = "fused_up_mix_gather"\nload_bytes = 16',
-            "candidate wide loads 16 bytes of up_mix at once, but the lanes of the up tree have 1 chunks each; take a "
-            "narrower up_mix.load_bytes\n",
+            "candidate wide loads 16 bytes of up_mix at once, but the lanes of the up tree have 1 chunks each; take "
+            "a narrower up_mix.load_bytes\n",
         ),
         (
             "low_rank = 32",

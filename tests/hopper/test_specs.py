@@ -132,7 +132,7 @@ def test_targets_and_eps(tmp_path):
     (older,) = problems(tmp_path, ONE, arch="sm_80")
     assert older == (
         'candidate[1].arch: route "one_kernel" needs programmatic launches and bulk copies, which sm_80 doesn\'t '
-        "have; list sm_90, sm_90a, sm_100a or sm_120."
+        "have; list sm_90, sm_90a or sm_100a."
     )
     (tiny,) = problems(tmp_path, ONE, more="eps = 1e-30")
     assert tiny.startswith(

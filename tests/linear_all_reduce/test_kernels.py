@@ -38,7 +38,7 @@ def test_every_rank_has_the_ranks_sum(group, name, dtype, ranks, seeds):
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_thousand_schedules(group, name, ranks):
+def test_many_schedules(group, name, ranks):
     made = calls(group, name, ranks=ranks)
     fuzzed = fuzz(made.launches, made.expected, 1000 // ranks, first=1000)
     assert not fuzzed.problems, str(fuzzed)

@@ -15,23 +15,32 @@ WORKER = Path(__file__).parent / "worker.py"
 SCHEDULE = str(Schedule("sliced_nccl", (1, 1), min_m=16))
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def ran(folder, backend):
     """What each of the two ranks found out."""
-    folder = tmp_path_factory.mktemp("ranks")
     results = [folder / f"rank{rank}.json" for rank in range(2)]
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(WORKER), str(rank), str(folder / "store"), str(result)],
+            [sys.executable, str(WORKER), str(rank), str(folder / "store"), str(result), backend],
             env=os.environ,
             stderr=subprocess.PIPE,
             text=True,
         )
         for rank, result in enumerate(results)
     ]
-    said = [process.communicate(timeout=200)[1] for process in ranks]
+    said = [process.communicate(timeout=250)[1] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], "\n".join(said)
     return [json.loads(result.read_text()) for result in results]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Of two ranks, with models traced but not compiled."""
+    return ran(tmp_path_factory.mktemp("ranks"), "aot_eager")
+
+
+@pytest.mark.long
+def test_compiled_by_inductor(tmp_path):
+    assert [rank["alike"] for rank in ran(tmp_path, "inductor")] == [[True] * 4] * 2
 
 
 @pytest.mark.parametrize("what", ["torch.float16", "torch.bfloat16", "torch.float32"])

@@ -7,9 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernwright.compiler import compile_source
 from kernwright.emulator import Buffer, Launch, check, compile_text
 from kernwright.evidence.oracle import storage
 from kernwright.evidence.oracle.quantisation import E4M3, from_e4m3, quantise_rows, to_e4m3
+from kernwright.generator import ScheduleError
 
 SPEC = """
 family = "linear_all_reduce"
@@ -162,3 +164,25 @@ def test_all_codes_come_back():
     assert ((from_e4m3(codes) == values) | np.isnan(values)).all()
     finite = codes[(codes & 0x7F) != 0x7F]
     assert (to_e4m3(from_e4m3(finite)) == finite).all()
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("k", [4096, 12800, 32768])
+def test_a_row_stays_in_registers(quantisers, arch, k):
+    """Four words of a row a thread; on sm_90 E4M3 has an instruction."""
+    for made in quantisers(k=k, arch=arch).values():
+        (source,) = made.sources
+        artifact = compile_source(source.text, file_name=source.path, arch=arch)
+        used = artifact.kernels[made.symbols["quantise"]]
+        assert (used.spill_bytes, used.stack_bytes) == (0, 0)
+        assert used.registers <= 64
+        steps = made.lowering.constants["row_steps"]
+        assert steps == 4
+        assert made.lowering.kernels["quantise"].block[0] * steps * 8 >= k
+
+
+def test_a_row_that_no_cta_holds_is_refused(quantisers):
+    with pytest.raises(
+        ScheduleError, match="k is 32784, and a row is quantised out of the registers of one CTA"
+    ):
+        quantisers(k=32784)

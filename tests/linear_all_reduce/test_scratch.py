@@ -78,3 +78,25 @@ def test_a_stream_that_is_first_seen_in_a_capture_takes_a_spare():
     pool.prepare(200, 2)
     for stream in (4, 5):
         assert pool.take(("cuda:0", stream), 200, capturing=True)[1].numel() == 200
+
+
+def test_a_larger_graph_takes_a_larger_spare_and_leaves_the_smaller_one_its_own():
+    """Each is warmed up on some stream and captured on the same other one, from the smallest to the largest."""
+    pool = Pool(make)
+    graphs = []
+    for size in (100, 200, 400):
+        pool.take(("cuda:0", 1), size, capturing=False)
+        graphs.append(weakref.ref(pool.take(("cuda:0", 2), size, capturing=True)[1]))
+    gc.collect()
+    buffers = [graph() for graph in graphs]
+    assert [buffer.numel() for buffer in buffers] == [100, 200, 400]
+    assert len({buffer.data_ptr() for buffer in buffers}) == 3
+    again = pool.take(("cuda:0", 2), 150, capturing=True)[1]
+    assert again is buffers[2]
+
+
+def test_scratch_without_memory():
+    """A reduction inside of the channel needs streams and events alone."""
+    pool = Pool(make)
+    pool.take(("cuda:0", 1), 0, capturing=False)
+    assert pool.take(("cuda:0", 2), 0, capturing=True)[1].numel() == 0

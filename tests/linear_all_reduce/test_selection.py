@@ -8,9 +8,11 @@ import pytest
 import torch
 from kernwright.generated.dispatch import TABLE
 from kernwright.runtime import DeviceKind, NotExact, Record, Unsupported, bind
+from kernwright.runtime.communicator.channel import channel_plans
 from kernwright.runtime.device import Device
 from kernwright.runtime.linear.rows import Schedule
-from kernwright.runtime.reference import linear_all_reduce as module
+from kernwright.runtime.reference import linear_all_reduce as op_module
+from kernwright.runtime.reference import linear_all_reduce_decisions as decisions
 from kernwright.runtime.reference.linear_all_reduce import Op, Terms
 
 H200 = Device("sm_90", 132, "NVIDIA H200", 0)
@@ -40,7 +42,8 @@ def comm(monkeypatch):
     from kernwright.runtime.communicator import LAYOUT_VERSION
 
     monkeypatch.setattr(Comm, "layout_version", LAYOUT_VERSION)
-    monkeypatch.setattr(module, "current", lambda _: H200)
+    for module in (op_module, decisions):
+        monkeypatch.setattr(module, "current", lambda _: H200)
     return Comm()
 
 
@@ -98,6 +101,17 @@ def test_a_communicator_without_the_channel_means_plain(comm, monkeypatch):
     assert chosen(bound, 8192, comm).candidate.name == "serial"
 
 
+def test_a_channel_is_opened_by_default_only_for_admitted_schedules():
+    """It takes hundreds of megabytes."""
+    opened = {plan.name: plan for plan in channel_plans(dispatch(m8192="copies_4").table, 2)}
+    assert SPEC in opened
+    assert "linear_all_reduce_7168" not in opened
+    for admitted in ({}, {"m8192": "nccl_4"}):  # which needs no channel
+        assert SPEC not in {plan.name for plan in channel_plans(dispatch(**admitted).table, 2)}
+    (named,) = channel_plans(TABLE, 2, [SPEC])
+    assert named.size == named.places["partials"] + 16384 * 5120 * 2 + 64 * 16
+
+
 def tensors(m=8192, k=4096):
     return torch.empty((m, k), dtype=torch.bfloat16, device="meta"), torch.empty(
         (5120, k), dtype=torch.bfloat16, device="meta"
@@ -138,7 +152,7 @@ def test_a_build_that_does_not_load_is_set_aside(comm, monkeypatch):
 
     monkeypatch.setattr(Op, "_loaded", loaded)
     op = Op(bound)
-    assert op._decide(module._shape(*tensors(), comm, "none", "nan"), H200, Terms(comm))[0] == "serial"
+    assert op._decide(decisions.shape_of(*tensors(), comm, "none", "nan"), H200, Terms(comm))[0] == "serial"
     assert "no compiler here" in [d.reason for d in op_explain(op, comm)]
     (explanation,) = bound.warm_up([H200], ["bf16-w5120-k4096-m8192to16384-tp2"], comm=comm)
     assert explanation.chosen == "serial"
@@ -150,10 +164,10 @@ def op_explain(op, comm):
 
 def test_exact_and_strict_are_refused(comm, monkeypatch):
     op = Op(dispatch(m8192="copies_4"))
-    shape = module._shape(*tensors(), comm, "none", "nan")
+    shape = decisions.shape_of(*tensors(), comm, "none", "nan")
     with pytest.raises(NotExact, match="is a library's GEMM on every route"):
         op._decide(shape, H200, Terms(comm, exact=True))
-    monkeypatch.setattr(module.policies, "strict", lambda: True)
+    monkeypatch.setattr(decisions.policies, "strict", lambda: True)
     with pytest.raises(Unsupported, match="no kernel serves linear_all_reduce bf16-w5120-k4096-m8192-tp2"):
         op._decide(shape, Device(None, name="cpu"), Terms(comm))
 
@@ -173,6 +187,7 @@ def test_only_layers_that_some_record_speeds_up_are_routed(comm):
         {"o_proj": Layer(5120, 4096), "down_proj": Layer(5120, 12800), "odd": Layer(5120, 64)}
     )
     model["odd"].tp_size = 1
+    without = bound.fingerprint()
     done = op.install(model, comm)
     assert done.routed == ("o_proj",)
     assert done.skipped["down_proj"].startswith(
@@ -192,7 +207,10 @@ def test_only_layers_that_some_record_speeds_up_are_routed(comm):
     assert op.state()["installed"] == [
         {"world_size": 2, "layers": ["o_proj"], "forced": None, "decisions": {name: f"copies_4 {digest}"}}
     ]
+    assert bound.fingerprint() != without
     assert str(done).splitlines()[0] == f"+ o_proj: {name}: copies_4 {digest}"
+    done.uninstall()
+    assert bound.fingerprint() == without
     assert Op(dispatch()).install(torch.nn.ModuleDict({"o_proj": Layer(5120, 4096)}), comm).routed == ()
 
 

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+import kernwright
 import pytest
 from kernwright.compiler import compile_source, over_budget
 from kernwright.generator import plan_generation
-from kernwright.specs import SpecError, find_workspace, load_spec, schema_files
+from kernwright.specs import Candidate, SpecError, find_workspace, load_spec, schema_files
+from kernwright.specs.families.linear_all_reduce import (
+    LinearAllReduceWorkload,
+    Serial,
+    SerialSm,
+    SlicedCopyEngine,
+    SlicedNccl,
+    SlicedSm,
+)
 
 GOOD = """\
 family = "linear_all_reduce"
@@ -172,3 +184,28 @@ def test_a_text_without_a_kernel_reads_by_itself():
         in text
     )
     assert made["nccl_4"].lowering.channel == made["copies_4"].lowering.channel
+
+
+def test_the_documents_example_is_generated(generate, tmp_path):
+    document = Path(kernwright.__file__).parent / "docs" / "linear_all_reduce.md"
+    if not document.is_file():
+        pytest.skip("the documentation isn't part of an installed package")
+    (example,) = re.findall(r"```toml\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL)
+    path = tmp_path / "my_layers.toml"
+    path.write_text(example, encoding="utf-8")
+    entries = generate(path)
+    assert len(entries) == 8
+    assert [c.candidate.name for c in entries[0].candidates] == ["serial"]
+    assert [c.candidate.name for c in entries[-1].candidates] == ["serial", "copies", "sm_8"]
+
+
+def test_the_document_names_every_key_and_option():
+    document = Path(kernwright.__file__).parent / "docs" / "linear_all_reduce.md"
+    if not document.is_file():
+        pytest.skip("the documentation isn't part of an installed package")
+    text = document.read_text(encoding="utf-8")
+    names = {field.alias or name for name, field in LinearAllReduceWorkload.model_fields.items()}
+    for route in (Serial, SerialSm, SlicedNccl, SlicedSm, SlicedCopyEngine):
+        names |= set(route.model_fields) - set(Candidate.model_fields)
+        assert f"`{route.model_fields['route'].annotation.__args__[0]}`" in text
+    assert {name for name in names if f"`{name}`" not in text} == set()

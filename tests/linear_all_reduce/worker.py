@@ -1,4 +1,4 @@
-"""What one of two ranks does over Gloo; the test reads what it found out. Run as `worker.py RANK STORE RESULT`."""
+"""What one of two ranks does over Gloo; run as `worker.py RANK STORE RESULT BACKEND`, the test reads RESULT."""
 
 from __future__ import annotations
 
@@ -137,6 +137,8 @@ def main(rank: int) -> dict[str, object]:
     before = group.scratch_bytes
     for m in (64, 3, 64, 17):
         call([small((m, 40), r, torch.float32) for r in range(RANKS)], weight, "four")
+    with torch.inference_mode(False), torch.no_grad():  # on scratch that was made in inference mode
+        call([small((64, 40), r, torch.float32) for r in range(RANKS)], [w.clone() for w in weight], "four")
     found["scratch"] = [before, group.scratch_bytes]
     found |= blocks(op, comm, rank)
     return found
@@ -185,7 +187,7 @@ def blocks(op, comm, rank):
     state = op.state()
     on = [model(x) for x in inputs]
     torch._dynamo.reset()
-    compiled = torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=True)
+    compiled = torch.compile(model, fullgraph=True, backend=sys.argv[4], dynamic=True)
     traced = [compiled(x) for x in inputs]
     done.uninstall()
     back = [model(x) for x in inputs]

@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 from kernwright.compiler import compile_source, instruction_counts, over_budget
 from kernwright.emulator import fuzz
+from kernwright.evidence.emulated import emulated
+from kernwright.evidence.families.hyper_connection import SUBJECT
+from kernwright.evidence.subject import Case
+from kernwright.generated.dispatch import DISPATCH, TABLE
 from kernwright.specs import find_workspace
 
 LIBRARY = find_workspace().specs
@@ -84,4 +88,23 @@ def test_boundaries_of_the_real_shapes(library_group, workload, name, generation
     for call, kind in enumerate(("first", "boundary", "final")):
         made.call(name, kind, seed=1 + call)
     fuzzed = fuzz(made.launches, made.expected, 2)
+    assert not fuzzed.problems, str(fuzzed)
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "kind", "ranks"),
+    [
+        ("qwen38_flash_tp4", "fused_up_160", "boundary", 4),
+        ("qwen38_flash_n16", "two_rows", "boundary", 1),
+        pytest.param("qwen38_flash_tp2", "gates", "final", 2, marks=pytest.mark.long),
+        pytest.param("hc8_h2048_r128_tp8", "hidden", "first", 8, marks=pytest.mark.long),
+    ],
+)
+def test_the_dispatch_table_says_all_that_a_launch_needs(spec, name, kind, ranks):
+    """As `kernwright verify --on emulator` makes the launches."""
+    work = next(work for work in TABLE.workloads if work.spec == spec)
+    candidate = next(c for c in work.candidates if c.name == name)
+    made = emulated(DISPATCH, SUBJECT, work, candidate, next(iter(candidate.builds)), Case(kind, "normal", 1))
+    assert {buffer.rank for buffer in made.expected} == set(range(ranks))
+    fuzzed = fuzz(made.program.launches, made.expected, 1, first=1)
     assert not fuzzed.problems, str(fuzzed)
