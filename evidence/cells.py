@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..ledger import Part as Measured
 from ..runtime.table import Candidate, Part, Workload
 from .places import Place
-from .subject import Chain, ChannelSubject, Subject, parts_on
+from .subject import Chain, ChannelSubject, Subject, interval_of, parts_on
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,8 @@ class Cell:
     def chain(self, subject: Subject, workload: Workload, seed: int) -> Chain:
         """What this process times."""
         place = self.place
-        if place.comm is None:
+        if self.at is None or not isinstance(subject, ChannelSubject):
             return subject.chain(workload, place.device, seed)
-        assert isinstance(subject, ChannelSubject)
-        assert self.at is not None
         return subject.chain_of_rank(workload, place.device, seed, place.rank, self.at)
 
     def measured(self, workload: Workload) -> Measured | None:
@@ -59,8 +57,8 @@ def cells(workload: Workload, place: Place, device: str | None) -> Iterator[Cell
     A workload whose ranks talk is timed at one value in each part; another one's interval, such as tokens, is left
     to its subject.
     """
-    interval = workload.fields.get(workload.interval or "")
-    if place.comm is None or not isinstance(interval, tuple):
+    interval = interval_of(workload)
+    if place.comm is None or interval is None:
         yield Cell(place)
         return
     parts = parts_on(workload, device)

@@ -106,7 +106,7 @@ def check(
         expected = replay.shares(expected_of(case, given))
         place.begin(subject, workload, case)
         for how, run in (("eager", replay.eager), ("graph", replay.graph)):
-            result = compare(case, how, run(given), expected)
+            result = compare(case, how, _as_long(run(given), expected), expected)
             damage = intact(case, how, *replay.left_alone(given))
             found += Gate(
                 0, result.values, result.mismatches + damage.mismatches, result.first or damage.first
@@ -147,11 +147,12 @@ class Replay:
 
     def shares(self, expected: Tensors) -> Tensors:
         """Of the answer for all ranks, what this process must hold, by buffer."""
-        return {
-            name: self._place.share(expected[name], buffer.numel() * buffer.element_size()).view_as(buffer)
-            for name, buffer in self._buffers.items()
-            if name in expected
-        }
+        found = {}
+        for name, buffer in self._buffers.items():
+            if name in expected:
+                own = self._place.share(expected[name], buffer.numel() * buffer.element_size())
+                found[name] = own.view_as(buffer) if own.numel() == buffer.numel() else own
+        return found
 
     def eager(self, given: Tensors) -> Tensors:
         """Launch on new inputs; gives every buffer that the kernels may write."""
@@ -198,6 +199,16 @@ class Replay:
 
     def _stored(self) -> Tensors:
         return {name: buffer for name, buffer in self._buffers.items() if name not in self._inputs}
+
+
+def _as_long(found: Tensors, expected: Tensors) -> Tensors:
+    """Buffers as far as an answer goes: scratch has room for the most tokens, and a call may have fewer."""
+    return {
+        name: tensor
+        if name not in expected or tensor.numel() <= expected[name].numel()
+        else tensor.reshape(-1)[: expected[name].numel()]
+        for name, tensor in found.items()
+    }
 
 
 def poison(tensor: torch.Tensor) -> None:

@@ -153,6 +153,12 @@ def serves(workload: Workload, candidate: Candidate, case: Case) -> bool:
     return any(part.route == candidate.route and part.low <= case.at <= part.high for part in workload.parts)
 
 
+def interval_of(workload: Workload) -> tuple[int, int] | None:
+    """The workload's interval, if it holds more than one value."""
+    found = workload.fields.get(workload.interval or "")
+    return found if isinstance(found, tuple) and found[0] < found[1] else None
+
+
 def parts_on(workload: Workload, device: str | None) -> tuple[Part, ...]:
     """The parts of a workload's interval on a device by its name; empty where all of it is one cell."""
     own = tuple(part for part in workload.parts if part.device == device)

@@ -21,7 +21,7 @@ from .health import Monitor, problem
 from .places import Place
 from .ranks import agreed, slowest
 from .session import NotHere
-from .subject import ChannelSubject, Subject
+from .subject import ChannelSubject, Subject, interval_of
 from .timing import Pace, warm
 
 SMALLEST = 1024
@@ -73,8 +73,8 @@ def tune(
         NotHere: the workload has no routes to choose from, or the GPU wasn't ours alone.
         GraphEmpty: a route's results aren't the others'.
     """
-    interval = workload.fields.get(workload.interval or "")
-    if not isinstance(subject, ChannelSubject) or not workload.parts or not isinstance(interval, tuple):
+    interval = interval_of(workload)
+    if not isinstance(subject, ChannelSubject) or not workload.parts or interval is None:
         raise NotHere(f"{workload.label} of {workload.spec} has no thresholds to tune")
     here = instruments.device(place.device)
     routes = first_of_each_route(workload)
@@ -114,8 +114,8 @@ def first_of_each_route(workload: Workload) -> dict[str, Candidate]:
 
 def steps(workload: Workload) -> int:
     """Payloads that are measured."""
-    interval = workload.fields.get(workload.interval or "")
-    return len(grid(*interval)) if isinstance(interval, tuple) else 0
+    interval = interval_of(workload)
+    return 0 if interval is None else len(grid(*interval))
 
 
 def grid(low: int, high: int) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from ..runtime.device import serves as served_by
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
 from ..runtime.plan import Plan
+from ..runtime.request import pointers
 from ..runtime.table import Candidate, Workload
 from .failure import Failure, leave
 from .gate import NOTHING, Gate, Replay, check
@@ -200,6 +201,12 @@ def verify_one(
     told = Verification(workload.label, candidate.name, arch, "", NOTHING, (), 0.0)
     if not own:
         return replace(told, skipped=unasked(workload, candidate))
+    if place.is_local and candidate.capabilities and not _splits_tensors(candidate):
+        return replace(
+            told,
+            skipped=f"{candidate.name} of {workload.label} takes one tensor of each kind, so its ranks can't share a "
+            "process here: verify it under torchrun, with a GPU a rank",
+        )
     by_oracle = candidate is workload.control or bool(workload.parts)
     against = "array oracle" if by_oracle else f"control {workload.control.name}"
     told = replace(told, against=against, seeds=tuple(sorted({case.seed for case in own})))
@@ -233,6 +240,11 @@ def verify_one(
     whole = replace(gate, values=total(gate.values), mismatches=total(gate.mismatches))
     seconds = time.perf_counter() - start
     return replace(told, gate=whole, seconds=seconds, problem=problem, artefact=artefact)
+
+
+def _splits_tensors(candidate: Candidate) -> bool:
+    """Whether the kernels take every rank's tensors: a struct of pointers beside that of the channels."""
+    return sum(map(bool, map(pointers, candidate.arguments.values()))) > 1
 
 
 def oracle(subject: Subject, workload: Workload) -> Callable[[Case, Tensors], Tensors]:

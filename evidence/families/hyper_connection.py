@@ -10,7 +10,7 @@ from ...runtime.table import Workload
 from ..chain import layer_weights
 from ..oracle import INPUT_KINDS, InputKind, Kind, NormWeight, Shape, boundary, tensors, weights
 from ..oracle.arrays import Bits
-from ..subject import Case, Chain
+from ..subject import Case, Chain, interval_of
 from ..tensors import array_library, as_torch
 
 if TYPE_CHECKING:
@@ -24,15 +24,16 @@ BOUNDARIES = 96
 SEEDS = {"boundary": (1, 2), "first": (3,), "combine": (4,), "final": (5,)}
 
 
-def shape_of(workload: Workload) -> Shape:
-    """The oracle's view of a workload, at the low end of its tokens."""
+def shape_of(workload: Workload, tokens: int | None = None) -> Shape:
+    """The oracle's view of a workload; of an interval of tokens, for a call of so many, by default the fewest."""
     fields: Mapping[str, Any] = workload.fields
+    served = fields["tokens"]
     return Shape(
         dtype=fields["dtype"],
         branches=fields["branches"],
         hidden=fields["hidden"],
         low_rank=fields["low_rank"],
-        tokens=fields["tokens"][0],
+        tokens=tokens or (served[0] if isinstance(served, tuple) else served),
         trees=workload.trees,
         norm_weight=cast(NormWeight, fields["norm_weight"]),
         eps=fields["eps"],
@@ -42,16 +43,28 @@ def shape_of(workload: Workload) -> Shape:
 class HyperConnection:
     """See `evidence.subject.Subject`."""
 
-    def cases(self, _workload: Workload) -> Iterator[Case]:
-        """Every kind of values for every kind of boundary; twice for the one that 95 of 96 are."""
+    def cases(self, workload: Workload) -> Iterator[Case]:
+        """Every kind of values for every kind of boundary; twice for the one that 95 of 96 are.
+
+        Of an interval of tokens both ends and the middle; the emulator gets the fewest with all values, the most with
+        normal ones.
+        """
+        tokens = interval_of(workload)
         for kind, seeds in SEEDS.items():
             for seed in seeds:
                 for inputs in INPUT_KINDS:
-                    yield Case(kind, inputs, seed)
+                    if tokens is None:
+                        yield Case(kind, inputs, seed)
+                        continue
+                    low, high = tokens
+                    for at in sorted({low, (low + high) // 2, high}):
+                        asked = inputs == "normal" if at != low else kind == "boundary"
+                        first = seed == seeds[0] and at in (low, high)
+                        yield Case(kind, inputs, seed, at, on_emulator=asked and first)
 
     def tensors(self, workload: Workload, case: Case, device: torch.device) -> Mapping[str, torch.Tensor]:
-        """Inputs by name, from Philox words; weights are distinct for every case."""
-        shape, kind = shape_of(workload), cast(Kind, case.kind)
+        """Inputs by name, from Philox words; weights are distinct for every case. Ranks share all of it."""
+        shape, kind = shape_of(workload, case.at), cast(Kind, case.kind)
         xp = array_library(device)
         bits = tensors(shape, cast(InputKind, case.inputs), case.seed, xp)
         if kind != "combine":
@@ -60,7 +73,7 @@ class HyperConnection:
 
     def expected(self, workload: Workload, case: Case, bits: Mapping[str, Bits]) -> Mapping[str, Bits]:
         """All that the contract stores."""
-        return boundary(shape_of(workload), bits, cast(Kind, case.kind))
+        return boundary(shape_of(workload, case.at), bits, cast(Kind, case.kind))
 
     def chain(self, workload: Workload, device: torch.device, seed: int) -> Chain:
         """96 boundaries with distinct weights."""

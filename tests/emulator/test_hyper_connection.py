@@ -8,6 +8,8 @@ from kernwright.evidence.golden import Case, read_golden
 from kernwright.evidence.oracle import INPUT_KINDS, digest
 from kernwright.generated.dispatch import TABLE
 
+BETWEEN = ("partials",)
+"""Scratch that the contract doesn't name: sums of parts, on their way from one CTA to another."""
 KINDS = ("boundary", "first", "combine", "final")
 REPLICATED = [
     (workload.label, c)
@@ -40,9 +42,11 @@ def test_a_candidate_of_the_library_equals_the_oracle(library, label, name):
         if kind == "boundary":
             checked = check(program.launches, expected)
             assert checked.problems == ()
-            assert set(checked.arrays) == set(expected), "a stored value that nobody compares"
+            found = {buffer for buffer in checked.arrays if buffer.name not in BETWEEN}
+            assert found == set(expected), "a stored value that nobody compares"
         assert fuzz(program.launches, expected, 1, first=1).problems == (), kind
-    assert stored == {"x", "y", "lora", "block_input", "injection_out"}
+    sums = BETWEEN[0] in library.candidate(label, name).scratch  # in their place lora is never stored
+    assert stored == {"x", "y", "block_input", "injection_out", *([] if sums else ["lora"])}
 
 
 @pytest.mark.parametrize(("label", "name"), SEVERAL_ARCHS)
