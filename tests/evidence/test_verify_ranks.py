@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -202,12 +202,15 @@ def local(session, monkeypatch):
     """Verify in the way of a GPU, on local ranks that the emulator runs."""
 
     @contextmanager
-    def capturing(graph):
+    def capturing(graph, stream):
+        assert stream == "a stream"
         Recorded.current = graph
         yield
         Recorded.current = None
 
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _device: "a stream")
+    monkeypatch.setattr(torch.cuda, "stream", lambda _stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Recorded)
     monkeypatch.setattr(torch.cuda, "graph", capturing)
     run = Plan.run
