@@ -102,7 +102,7 @@ def test_headers_are_followed_through_their_includes(tmp_path: Path) -> None:
 def test_asking_for_the_toolchain_loads_neither_cupy_nor_torch(import_root: Path) -> None:
     script = (
         "import sys; import kernwright.compiler.bundle; from kernwright.compiler.toolchain import toolchain\n"
-        "bare = {'cuda', 'filelock', 'platformdirs'} & set(sys.modules)\n"
+        "bare = {'cuda.pathfinder', 'filelock', 'platformdirs'} & set(sys.modules)\n"
         "toolchain()\n"
         "print(sorted(bare), sorted({'cupy', 'cupy_backends', 'torch', 'numpy'} & set(sys.modules)))"
     )

@@ -56,6 +56,7 @@ CALLS = {
     out[row_of(i)] = from_lane(sum[0], 5);""",
     "e4m3.cuh.j2": "word[i] = to_e4m3_pair(out[i], out[i + 1]) + to_e4m3(out[i + 2]);",
     "memory.cuh.j2": "store<4>(half + i, load<8, 4>(half)); store<16>(half, load_weights<16, 8>(half + 8));",
+    "partner.cuh.j2": "out[i] = of_partner(out[i], 3);",
     "reduction.cuh.j2": "out[i] = butterfly_sum<32>(out[i]) + butterfly_sum<4>(out[i]) + ordered_sum<3>(out);",
     "time.cuh.j2": "word[i] = nanoseconds();",
     "storage.cuh.j2": "half[i] = to_storage(rounded(to_float(half[i])));",
