@@ -68,8 +68,8 @@ def test_a_boundarys_ranks_need_a_gpu_each(monkeypatch):
     )
     assert not told.failure
     assert told.skipped == (
-        f"{candidate.name} of {SHARDED.label} takes one tensor of each kind, so its ranks can't share a process here: "
-        "verify it under torchrun, with a GPU a rank"
+        f"{candidate.name} of {SHARDED.label} takes one tensor of each kind, so its ranks can't share a process "
+        "here: verify it under torchrun, with a GPU a rank"
     )
 
 
