@@ -80,9 +80,9 @@ def payloads(
     if kind == "mixed":
         made = [_values(dtype, each, seed, ranks, numel, role, xp) for each in VALUE_KINDS]
         which = xp.arange(numel) % len(made)
-        bits: AnyBits = xp.empty_like(made[0])
-        for index, values in enumerate(made):
-            bits[:, which == index] = values[:, which == index]
+        bits = made[0]
+        for index, values in enumerate(made[1:], 1):
+            bits = xp.where(which == index, values, bits)
         return bits
     if kind not in VALUE_KINDS:
         raise ValueError(f"Values {kind!r} are unknown; use one of {', '.join(VALUE_KINDS)}, or 'mixed'.")
