@@ -17,7 +17,8 @@ REPLICATED = [
     for c in workload.candidates
     if workload.family == "hyper_connection"
     and c.route == "replicated"  # other routes have tests of their own
-    and not c.arguments  # one rank, one token
+    and not c.arguments  # one token
+    and workload.fields["world_size"] == 1  # the control is the same text where there are more
 ]
 CANDIDATES = [(label, c.name) for label, c in REPLICATED]
 SEVERAL_ARCHS = [(label, c.name) for label, c in REPLICATED if len(c.builds) > 1]

@@ -22,7 +22,8 @@ LONG = [
         (workload.label, c.name)
         for workload in TABLE.workloads
         for c in workload.candidates
-        if workload.family == "hyper_connection" and c.route == "replicated" and not c.arguments
+        if workload.family == "hyper_connection" and workload.fields["world_size"] == 1
+        if c.route == "replicated" and not c.arguments
     )
     if pair not in QUICK
 ]
