@@ -253,6 +253,10 @@ def _compile(
         return compile_builds(selected, workers=jobs, executor=executor, on_done=advance)
 
 
+LISTED = 100
+"""Kernels from the cache that a table lists; more are summed up in a line."""
+
+
 def _show_build(report: BuildReport, json: bool) -> None:
     if json:
         console.print_json(report.to_json())
@@ -268,6 +272,8 @@ def _show_build(report: BuildReport, json: bool) -> None:
             "spills",
             "cached",
         )
+        known = [kernel for kernel in report.kernels if kernel.cached]
+        shown = report.kernels if len(known) <= LISTED else [k for k in report.kernels if not k.cached]
         rows = [
             (
                 k.workload,
@@ -280,9 +286,16 @@ def _show_build(report: BuildReport, json: bool) -> None:
                 k.spill_bytes,
                 k.cached,
             )
-            for k in report.kernels
+            for k in shown
         ]
-        console.print_table("Compiled kernels (registers a thread, bytes)", columns, rows)
+        if rows:
+            console.print_table("Compiled kernels (registers a thread, bytes)", columns, rows)
+        if len(shown) < len(report.kernels):
+            spilling = sum(k.spill_bytes > 0 for k in known)
+            console.say(
+                f"{len(known)} kernels came from the cache: at most {max(k.registers for k in known)} registers, "
+                f"{spilling} that spill; --json lists them"
+            )
     for note in report.notes:
         console.complain(f"note: {note}")
     for failure in report.failures:
