@@ -191,11 +191,19 @@ def tune(
 
 
 @ledger_app.command("show")
-def ledger_show(json: Json = False) -> None:
+def ledger_show(
+    json: Json = False,
+    markdown: Annotated[str, typer.Option(help="Print those of this family as a table for a document.")] = "",
+) -> None:
     """List the records."""
+    from kernwright.ledger import markdown as document
     from kernwright.ledger import read_records, rows
 
-    table = rows(read_records(_folder()))
+    files = read_records(_folder())
+    if markdown:
+        own = [file for file in files if file.record.family == markdown]
+        return console.say(document(own).rstrip("\n"))
+    table = rows(files)
     if json:
         return console.print_json(table)
     return console.print_table("Ledger", SHOWN, [[row[column] for column in SHOWN] for row in table])

@@ -21,7 +21,7 @@ from .record import (
     Verdict,
     make_record,
 )
-from .show import columns, rows, stale_rows_of
+from .show import columns, markdown, rows, stale_rows_of
 from .stale import Staleness, newest, source_of, stale, staleness
 from .verdict import Judgement, group_ratios, judge, median, median_interval
 from .writer import LedgerRefused, write_record
@@ -49,6 +49,7 @@ __all__ = [
     "group_ratios",
     "judge",
     "make_record",
+    "markdown",
     "median",
     "median_interval",
     "newest",

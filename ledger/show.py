@@ -52,6 +52,32 @@ def rows(files: Iterable[RecordFile]) -> list[Row]:
     return [_row(file) for file in files]
 
 
+def markdown(files: Iterable[RecordFile]) -> str:
+    """The records as a table for a document: what was measured of whom where, and what was decided."""
+    title = (
+        "| workload | candidate | on | control, ms | candidate, ms | of the floor | gain | verdict | why |"
+    )
+    lines = [title, "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    for row in rows(files):
+        gain = (
+            "" if row["interval_percent"] is None else f"{row['gain_percent']}% ({row['interval_percent']})"
+        )
+        part = f", {row['part']}" if row["part"] else ""
+        cells = (
+            f"`{row['workload']}`{part}",
+            f"`{row['candidate']}`",
+            row["device"],
+            row["control_ms"],
+            row["candidate_ms"],
+            row["of_floor"],
+            gain,
+            row["verdict"],
+            row["reason"],
+        )
+        lines.append("| " + " | ".join("" if cell is None else str(cell) for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def stale_rows_of(files: Iterable[RecordFile]) -> list[Row]:
     """Give stale records as what to measure again: which candidate where, and what was measured when."""
     return [_stale_row(file) for file in files]

@@ -10,7 +10,7 @@ looked at here, inside the op, on every call: a caller that baked it in at prefi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from .. import policy as policies
 from ..communicator import Communicator
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from ..operators import TorchOperator
     from ..request import Runner
+    from .hyper_connection_chain import HyperConnectionChain, Weights
 
     Maybe = torch.Tensor | None
     Result = tuple[Maybe, Maybe, Maybe]
@@ -237,6 +238,14 @@ class Op:
         """Decide and load once; the result is called with tensors alone, and checks nothing again."""
         arguments = (residual, block, injection, norm_weight, down_weight, up_weight)
         return self._resolve(arguments, kind, eps, branches, comm, exact, policy, None)
+
+    def chain(
+        self, layers: Sequence[Weights], final: Weights | None = None, **options: Any
+    ) -> HyperConnectionChain:
+        """All boundaries of a decoder in order; see `HyperConnectionChain`."""
+        from .hyper_connection_chain import HyperConnectionChain
+
+        return HyperConnectionChain(self, layers, final, **options)
 
     def explain(
         self,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
-from kernwright.ledger import Group, columns, rows, stale_rows_of
+import kernwright
+from kernwright.ledger import Group, columns, markdown, read_records, rows, stale_rows_of
 
 
 def test_a_timed_record(file: Any, timing: Any) -> None:
@@ -76,3 +78,16 @@ def test_stale_rows_say_what_to_measure_again(file: Any) -> None:
         "source": "abababababab",
         "file": file().name,
     }
+
+
+def test_the_documents_table_is_what_the_ledger_says() -> None:
+    """Edited by hand it would be a claim without a measurement."""
+    checkout = Path(kernwright.__file__).parent
+    text = (checkout / "docs" / "hyper_connection.md").read_text(encoding="utf-8")
+    written = text.partition("<!-- ledger: hyper_connection -->\n")[2].partition("<!-- end -->")[0]
+    files = [f for f in read_records(checkout / "ledger") if f.record.family == "hyper_connection"]
+    assert len(files) >= 14
+    assert written == markdown(files)
+    line = next(line for line in written.splitlines() if "staged_up" in line)
+    assert line.count("|") == 10
+    assert "admitted" in line
