@@ -20,6 +20,7 @@ os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
 
 import all_reduce_checks
 import all_reduce_latency
+import hyper_connection_ranks
 import torch
 import torch.distributed as distributed
 import typer
@@ -28,7 +29,8 @@ from kernwright.version import VERSION
 
 ROWS = (1, 2, 4, 8, 16, 32, 128)
 SWEEP_KIB = (14, 28, 56, 112, 224, 448, 896, 1792, 3584, 7168, 14336, 28672)
-FAMILIES = ("all_reduce",)
+FAMILIES = ("all_reduce", "hyper_connection")
+"""`linear_all_reduce` has a script of its own, which takes as long as both."""
 
 
 def main(
@@ -65,7 +67,10 @@ def main(
     for family in only or FAMILIES:
         if family not in FAMILIES:
             raise typer.BadParameter(f"{family}; allowed are {', '.join(FAMILIES)}", param_hint="--only")
-        found = all_reduce(say, checks=checks, groups=groups, replays=replays, rows=rows)
+        if family == "all_reduce":
+            found = all_reduce(say, checks=checks, groups=groups, replays=replays, rows=rows)
+        else:
+            found = hyper_connection(say, checks=checks, groups=groups, replays=replays)
         document[family] = found
         wrong = wrong or any(entry["wrong_ranks"] for entry in found.get("checks", {}).values())
     if rank == 0:
@@ -125,6 +130,17 @@ def all_reduce(say: Any, *, checks: bool, groups: int, replays: int, rows: bool)
             document["rows"] = all_reduce_latency.table(shapes, wide, comm, groups, replays, say)
         comm.check()
     return document
+
+
+def hyper_connection(say: Any, *, checks: bool, groups: int, replays: int) -> dict[str, Any]:
+    """Routes against the control, then milliseconds of 96 boundaries."""
+    with torch.no_grad(), dispatch.communicator() as comm:
+        if not comm.channels:
+            say(f"hyper_connection: no channel: {comm.absence('')}")
+            return {"absence": comm.absence("")}
+        found = hyper_connection_ranks.run(comm, say, checks=checks, groups=groups, replays=replays)
+        comm.check()
+    return found
 
 
 if __name__ == "__main__":
