@@ -67,7 +67,7 @@ def measure(
     for name, run in contestants(numel, dtype, comm).items():
         try:
             graphs[name] = capture(lambda run=run: [run() for _ in range(CALLS)])
-        except RuntimeError as error:  # an op that this torch or this machine lacks
+        except (RuntimeError, ValueError) as error:  # an op that this torch or this machine lacks
             graphs.pop(name, None)
             if distributed.get_rank() == 0:
                 print(f"  {name} can't be captured: {str(error).splitlines()[0]}", flush=True)

@@ -164,14 +164,16 @@ class Dispatch:
         candidate, root = chosen.candidate, self.table.root
         if not candidate.capabilities:  # it talks to nobody
             module = load(root, chosen.build, chosen.arch, device)
-            constants, ranks = request.constants, 1
+            constants, ranks, channel = request.constants, 1, None
         else:
             owner = cast("ChannelOwner", comm)
             module = owner.load(root, chosen.build, chosen.arch, device)
             channel = owner.channel(chosen.workload.spec)
             constants = {**request.constants, **channel.constants(owner.timeout_ns)}
             ranks = owner.local_ranks
-        return Plan(candidate, chosen.arch, request.kind, request.signature, device, module, constants, ranks)
+        return Plan(
+            candidate, chosen.arch, request.kind, request.signature, device, module, constants, ranks, channel
+        )
 
     def communicator(
         self,

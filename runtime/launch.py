@@ -16,9 +16,6 @@ from .errors import LoadError
 from .extended_launch import extended_launcher
 from .table import Kernel
 
-DEFAULT_SHARED_LIMIT = 48 * 1024
-"""Bytes of dynamic shared memory above which the driver wants to be asked first."""
-
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 _LARGEST = 100  # percent
@@ -53,7 +50,7 @@ class CudaModule:
 
         try:
             pointer = self._module.get_function(kernel.symbol).ptr
-            if kernel.shared_bytes > DEFAULT_SHARED_LIMIT:
+            if kernel.shared_bytes > 0:  # the limit without asking is on static and dynamic memory together
                 driver.funcSetAttribute(pointer, _MAX_DYNAMIC_SHARED, kernel.shared_bytes)
             if kernel.programmatic:
                 # An SM whose carveout differs drains first, and then nothing overlaps.

@@ -25,8 +25,13 @@ from .table import Candidate, Kernel
 if TYPE_CHECKING:
     import torch
 
+    from .communicator.channel import Channel
+
 ALIGNMENT = 256
 """Bytes; what the allocators of CUDA and torch give, so that kernels see no difference."""
+
+_captured: dict[int, torch.Tensor] = {}
+"""State whose address is in a captured graph, which may be replayed long after its plan is gone."""
 
 TIMEOUT_NS = 30_000_000_000
 """How long a kernel's CTAs wait for each other before they give up."""
@@ -42,6 +47,7 @@ class Plan:
 
     __slots__ = (
         "_address",
+        "_channel",
         "_empty",
         "_index",
         "_loose",
@@ -71,6 +77,7 @@ class Plan:
         module: Module,
         constants: Mapping[str, bytes] | None = None,
         ranks: int = 1,
+        channel: Channel | None = None,
     ) -> None:
         """Resolve names to positions.
 
@@ -84,6 +91,8 @@ class Plan:
             constants: arguments that aren't tensors, as the bytes that kernels take.
             ranks: that share the launches; with several, tensors that kernels take for every rank carry the rank
                 as their first dimension, as scratch and state do, and the grids have it along y.
+            channel: where the kernels talk to peers: its error record is looked at now and then, and its calls are
+                serialised where the stream changes.
 
         Raises:
             LoadError: the module lacks a kernel, a kernel takes a buffer that nobody provides, or its CTAs wait
@@ -96,7 +105,7 @@ class Plan:
             fork.refuse()
             fork.used()
         self.candidate, self.arch, self.kind, self.signature = candidate, arch, kind, signature
-        self._index = device.index
+        self._index, self._channel = device.index, channel
         self._loose = signature.alignment - 1
         kernels = [_for_ranks(candidate.kernels[name], ranks) for name in candidate.steps[kind]]
         given = (*signature.inputs, *signature.outputs)
@@ -134,6 +143,8 @@ class Plan:
             if current_device() != index:
                 with device_guard(index):
                     return self(inputs, outputs)
+        if self._channel is not None:
+            self._channel.check_sometimes()
         address, empty = self._address, self._empty
         if empty is None:
             empty = self._empty = allocator((*inputs, *(outputs or ()))[0].device.type)
@@ -201,6 +212,8 @@ class Plan:
             self._sequence(pointers, 0)
             return
         stream = current_stream(self._index)
+        if self._channel is not None:
+            self._channel.follow(stream)
         if self._state_bytes:
             base = self._state_of(stream)
             pointers = pointers + [base + offset for offset in self._state_offsets]
@@ -208,15 +221,18 @@ class Plan:
 
     def _state_of(self, stream: int) -> int:
         state = self._state.get(stream)
-        if state is None:
-            import torch
-
-            if capturing():
+        if capturing():
+            if state is not None:
+                _captured[id(state)] = state
+            else:
                 raise NotWarm(
                     f"candidate {self.candidate.name} keeps state for every stream, and has none yet for the one "
                     "that is being captured; call the op, or prepare() of its plan, on that stream once before the "
                     "capture"
                 )
+        if state is None:
+            import torch
+
             made = torch.zeros(self._state_bytes, dtype=torch.uint8, device=f"cuda:{self._index}")
             state = self._state.setdefault(stream, made)
         return state.data_ptr()

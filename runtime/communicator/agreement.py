@@ -5,13 +5,14 @@ Every rank sees what all ranks said, so all come to the same conclusion: the sam
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import policy as policies
+from ..device import current
 from ..errors import Disagreement
 from .channel import ChannelPlan
 
@@ -33,6 +34,10 @@ class Statement:
     """Identity of the GPU, which two ranks may share; None without one."""
     peers: tuple[str, ...]
     """GPUs of this machine whose memory it can reach."""
+    visible: int
+    """GPUs that the process sees; of one that sees its own alone nothing can be said of its peers in advance."""
+    kind: str
+    """Architecture, multiprocessors and name of the GPU, and the policy: what records and thresholds go by."""
     backend: str
     timeout_ns: int
     channels: tuple[ChannelPlan, ...]
@@ -43,23 +48,25 @@ def statement(
 ) -> Statement:
     """This rank's."""
     boot = BOOT_ID.read_text().strip() if BOOT_ID.exists() else ""
-    gpu, peers = _gpu(device)
+    gpu, peers, visible = _gpu(device)
     host = f"{socket.gethostname()} {boot}".strip()
-    return Statement(host, str(device), gpu, peers, backend, timeout_ns, tuple(channels))
+    kind = f"{current(device)}, policy {policies.current()}{', strict' if policies.strict() else ''}"
+    return Statement(host, str(device), gpu, peers, visible, kind, backend, timeout_ns, tuple(channels))
 
 
-def _gpu(device: torch.device) -> tuple[str | None, tuple[str, ...]]:
+def _gpu(device: torch.device) -> tuple[str | None, tuple[str, ...], int]:
     if device.type != "cuda":
-        return None, ()
+        return None, (), 0
     import torch
 
     def identity(index: int) -> str:
         return str(torch.cuda.get_device_properties(index).uuid)
 
     own = torch.cuda.current_device() if device.index is None else device.index
-    others = [index for index in range(torch.cuda.device_count()) if index != own]
+    visible = torch.cuda.device_count()
+    others = [index for index in range(visible) if index != own]
     reached = [identity(index) for index in others if torch.cuda.can_device_access_peer(own, index)]
-    return identity(own), tuple(reached)
+    return identity(own), tuple(reached), visible
 
 
 def exchange(mine: Statement, group: torch.distributed.ProcessGroup | None) -> list[Statement]:
@@ -80,6 +87,7 @@ def agree(statements: Sequence[Statement]) -> None:
     _same("the backend", [entry.backend for entry in statements])
     _same("the timeout", [f"{entry.timeout_ns / 1e9:g} s" for entry in statements])
     _same("the kind of device", [entry.device.partition(":")[0] for entry in statements])
+    _same("the device and policy", [entry.kind for entry in statements])  # they decide who serves a call
     names = [", ".join(plan.name for plan in entry.channels) or "none" for entry in statements]
     _same("the channels", names)
     for index, plan in enumerate(statements[0].channels):
@@ -121,11 +129,6 @@ def obstacle(statements: Sequence[Statement]) -> str | None:
             return f"ranks {gpus.index(entry.gpu)} and {rank} share a GPU; take a local communicator for that"
     for rank, entry in enumerate(statements):
         for peer, other in enumerate(statements):
-            if peer != rank and other.gpu not in entry.peers and _visible(entry):
+            if peer != rank and other.gpu not in entry.peers and entry.visible > 1:
                 return f"the GPU of rank {rank} can't reach the memory of rank {peer}'s"
     return None
-
-
-def _visible(entry: Statement) -> bool:
-    # Where a rank sees its own GPU alone, nothing can be said in advance; the backend finds out.
-    return bool(entry.peers) or os.environ.get("CUDA_VISIBLE_DEVICES", "").count(",") > 0

@@ -181,13 +181,16 @@ class Channel:
         )
 
     def follow(self, stream: int) -> None:
-        """Serialise the channel's calls where the stream changes: the new one waits for the one before."""
-        if self._stream is not None and self._stream != stream and self.memory.is_cuda:
+        """Serialise the channel's calls where the stream changes: the new one waits for the one before.
+
+        Inside a capture only what is captured too may be waited for, so that calls before it are the caller's to
+        end; nor is the captured stream the one that a later call has to wait for.
+        """
+        if self._stream == stream or not self.memory.is_cuda or capturing():
+            return
+        if self._stream is not None:
             device = self.memory.device
-            now, before = (_stream(handle, device) for handle in (stream, self._stream))
-            # Inside a capture only what is captured too may be waited for; calls before it were the caller's to end.
-            if not capturing():
-                now.wait_stream(before)
+            _stream(stream, device).wait_stream(_stream(self._stream, device))
         self._stream = stream
 
     def clear(self) -> None:

@@ -116,6 +116,7 @@ class GroupCommunicator(ChannelOwner):
                 channel.clear()
             torch.cuda.synchronize(self.device)
             torch.distributed.barrier(self.group)  # and none begins before all are clear
+        self.generation += 1
 
     def close(self) -> None:
         """Give the channels' memory back; collective. Graphs that use them can't be replayed any more."""
@@ -128,6 +129,7 @@ class GroupCommunicator(ChannelOwner):
                 channel.close()
             self._channels.clear()
             self._absence = "the communicator is closed; make a new one"
+            self.generation += 1
 
     def __enter__(self) -> GroupCommunicator:
         """Itself; closed at the end of the block."""
@@ -142,6 +144,9 @@ def _device(group: torch.distributed.ProcessGroup | None) -> torch.device:
     import torch
     import torch.distributed as distributed
 
-    if torch.cuda.is_available() and "nccl" in distributed.get_backend(group):
+    # Not get_backend(): a group that was made without naming one says "undefined" there.
+    chosen = group if group is not None else distributed.group.WORLD
+    served = {kind.type for kind in getattr(chosen, "_device_types", ())}
+    if torch.cuda.is_available() and "cuda" in served:
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")

@@ -52,17 +52,26 @@ class LocalCommunicator(ChannelOwner):
             memory = block[begin : begin + world_size * stride].view(world_size, stride)[:, : plan.size]
             addresses = tuple(memory[rank].data_ptr() for rank in range(world_size))
             self._channels[plan.name] = Channel(plan, memory, addresses, 0)
+        self._settle()
         self.capabilities = frozenset(name for plan in plans for name in plan.capabilities)
 
     def reset(self) -> None:
         """Make the channels as new, after an error; waits for all work on the device."""
+        self._settle()
+        for channel in self._channels.values():
+            channel.clear()
+        self.generation += 1
+        self._settle()
+
+    def close(self) -> None:
+        """Give the channels' memory back; waits for all work on the device."""
+        self._settle()
+        self._channels.clear()
+        self.generation += 1
+
+    def _settle(self) -> None:
+        """Wait for the device: other streams know nothing of what the current one has zeroed."""
         import torch
 
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        for channel in self._channels.values():
-            channel.clear()
-
-    def close(self) -> None:
-        """Give the channels' memory back."""
-        self._channels.clear()

@@ -25,6 +25,7 @@ class ChannelOwner:
         local_ranks: ranks of this process; with several, tensors carry the rank as their first dimension.
         device: where the ranks of this process work.
         timeout_ns: how long a kernel waits for a peer.
+        generation: how often the channels were made anew or closed: what ops remember of them is void then.
         capabilities: what candidates may ask for.
     """
 
@@ -36,6 +37,7 @@ class ChannelOwner:
     timeout_ns: int
     capabilities: frozenset[str]
     group: torch.distributed.ProcessGroup | None = None
+    generation: int = 0
     torch_name: str | None = None
     """By which graphs know it; `publish` of the dispatch module gives it."""
 

@@ -10,9 +10,10 @@ tensors, or the caller's.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import policy as policies
@@ -26,7 +27,7 @@ from ..request import ITEM_BYTES, Buffer, Request, Signature
 from ..selection import Choice
 from ..statistics import Tally
 from ..table import FieldValue
-from .all_reduce_inputs import Inputs
+from .all_reduce_inputs import Acquired, Inputs
 from .plain import is_traced
 
 if TYPE_CHECKING:
@@ -52,6 +53,15 @@ class Resolved:
     tally: Tally
     plan: Plan | None
     channel: Channel | None
+
+
+@dataclass(slots=True)
+class Known:
+    """What the op remembers of a communicator."""
+
+    generation: int
+    resolved: dict[object, Resolved] = field(default_factory=dict)
+    inputs: Inputs = field(default_factory=Inputs)
 
 
 class Only:
@@ -85,9 +95,7 @@ class Op:
     def __init__(self, dispatch: Dispatch) -> None:
         """Bind, and make the op known to `dispatch`."""
         self._dispatch = dispatch
-        self._resolved: weakref.WeakKeyDictionary[ChannelOwner, dict[object, Resolved]]
-        self._resolved = weakref.WeakKeyDictionary()
-        self._inputs: weakref.WeakKeyDictionary[ChannelOwner, Inputs] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[ChannelOwner, Known] = weakref.WeakKeyDictionary()
         dispatch.register(self)
 
     def __call__(
@@ -157,7 +165,7 @@ class Op:
             shapes: of the tensors; all but the last must have a multiple of 16 bytes.
             dtype: of all of them.
             comm: the ranks.
-            channel: the spec whose channel is used; by default the first that is open.
+            channel: the spec whose channel is used; by default the first open one that holds the payload.
 
         Raises:
             ValueError: no or empty tensors, a tensor that would be misaligned, an unknown channel, or more than
@@ -167,9 +175,18 @@ class Op:
         _check_comm(comm)
         if channel is not None and not comm.owns(channel) and comm.channels:
             raise ValueError(f"channel is {channel!r}; open are {', '.join(comm.channels)}")
-        ours = (name for name in comm.channels if "inputs" in comm.channel(name).plan.places)
-        name = channel or next(ours, None)
+        size = sum(math.prod(shape) for shape in shapes) * dtype.itemsize
+        capacities = {
+            name: places["capacity"]
+            for name in comm.channels
+            if "inputs" in (places := comm.channel(name).plan.places)
+        }
+        holding = (name for name, capacity in capacities.items() if size <= capacity)
+        name = channel or next(holding, max(capacities, key=lambda name: capacities[name], default=None))
         usable = name is not None and comm.owns(name)
+        if usable and comm.device.type == "cuda":
+            # The producer writes on this stream what kernels of another may still be reading.
+            comm.channel(str(name)).follow(current_stream(comm.target.index or 0))
         return self._inputs_of(comm).acquire(shapes, dtype, comm, name if usable else None)
 
     def release(self, tensors: Sequence[torch.Tensor], *, comm: ChannelOwner) -> None:
@@ -191,8 +208,8 @@ class Op:
         """The sums of acquired tensors, without a copy in front of the reduction.
 
         Args:
-            tensors: as `acquire_outputs` gave them, all and in that order; afterwards they are free for the next
-                producer, and must be acquired anew.
+            tensors: as `acquire_outputs` gave them, all and in that order; afterwards, also after an error, they are
+                free for the next producer, and must be acquired anew.
             comm, exact, policy: as in `all_reduce`.
 
         Returns:
@@ -205,14 +222,20 @@ class Op:
         _check_comm(comm)
         inputs = self._inputs_of(comm)
         found = inputs.of(tensors)
-        first, ranks = found.tensors[0], comm.local_ranks
-        kind = "symmetric"
+        try:
+            return tuple(self._reduce_acquired(found, comm, exact, policy))
+        finally:
+            # In an error too: ranks that don't fail at the same call would take different slots ever after.
+            inputs.release(tensors)
+
+    def _reduce_acquired(
+        self, found: Acquired, comm: ChannelOwner, exact: bool, policy: str | None
+    ) -> list[torch.Tensor]:
+        first, ranks, kind = found.tensors[0], comm.local_ranks, "symmetric"
         if found.channel is None:
             from . import all_reduce_torch as reference
 
-            results = [self._fallback(kind, (t,), comm, exact, reference) for t in found.tensors]
-            inputs.release(tensors)
-            return tuple(results)
+            return [self._fallback(kind, (t,), comm, exact, reference) for t in found.tensors]
         key = (kind, found.numel, first.dtype, found.slot, found.channel, exact, policy, policies.current())
         resolved = self._resolve(
             key, kind, found.numel, first, comm, found.channel, exact, policy, found.slot
@@ -221,12 +244,9 @@ class Op:
         if resolved.plan is None:
             from . import all_reduce_torch as reference
 
-            results = [self._fallback(kind, (t,), comm, exact, reference) for t in found.tensors]
-        else:
-            self._launch(resolved, (), flat, first)
-            results = _split(flat.view(ranks, -1), found.tensors, ranks)
-        inputs.release(tensors)
-        return tuple(results)
+            return [self._fallback(kind, (t,), comm, exact, reference) for t in found.tensors]
+        self._launch(resolved, (), flat)
+        return _split(flat.view(ranks, -1), found.tensors, ranks)
 
     def _call(
         self,
@@ -303,18 +323,12 @@ class Op:
         # A tensor that isn't dense is copied, and the copy is what is reduced: never the caller's own.
         dense = [part if part.is_contiguous() else part.contiguous() for part in given]
         result = tensor.new_empty(tensor.shape) if out is None else out
-        self._launch(resolved, dense, result, tensor)
+        self._launch(resolved, dense, result)
         return result
 
-    def _launch(
-        self, resolved: Resolved, given: Sequence[torch.Tensor], out: torch.Tensor, like: torch.Tensor
-    ) -> None:
-        plan, channel = resolved.plan, resolved.channel
+    def _launch(self, resolved: Resolved, given: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+        plan = resolved.plan
         assert plan is not None
-        assert channel is not None
-        channel.check_sometimes()
-        if like.is_cuda:
-            channel.follow(current_stream(like.get_device()))
         resolved.tally.calls += 1
         plan(given, (out,))
 
@@ -340,7 +354,7 @@ class Op:
         policy: str | None,
         slot: int = 0,
     ) -> Resolved:
-        known = self._resolved.setdefault(comm, {})
+        known = self._known_of(comm).resolved
         found = known.get(key)
         if found is None:
             view: Any = comm if channel is None else Only(comm, channel)
@@ -363,7 +377,7 @@ class Op:
         """The plan of a route whatever the thresholds say: to compare routes, and to verify them.
 
         Calling it takes what the kind takes (`staged`: the tensor; `sum2`: two; `symmetric`: nothing, the input
-        lies in slot 0 of the channel) and the output, flat. It looks at no error record.
+        lies in slot 0 of the channel) and the output, flat.
 
         Raises:
             ValueError: no candidate of an open channel has the route for this dtype, or the payload is too large.
@@ -459,7 +473,14 @@ class Op:
 
     def _inputs_of(self, comm: ChannelOwner) -> Inputs:
         _check_comm(comm)
-        return self._inputs.setdefault(comm, Inputs())
+        return self._known_of(comm).inputs
+
+    def _known_of(self, comm: ChannelOwner) -> Known:
+        """What is remembered of a communicator, since its channels were made anew or closed."""
+        known = self._known.get(comm)
+        if known is None or known.generation != comm.generation:
+            known = self._known[comm] = Known(comm.generation)
+        return known
 
 
 def _request(
@@ -477,7 +498,7 @@ def _request(
         label=f"{SHORT.get(dtype, dtype)}-b{size}-tp{world_size}",
         reference_contract=contract,
         reference_note=note,
-        constants={"numel": numel.to_bytes(4, "little"), "input_slot": slot.to_bytes(4, "little")},
+        constants={"numel": (numel % 2**32).to_bytes(4, "little"), "input_slot": slot.to_bytes(4, "little")},
     )
 
 

@@ -27,6 +27,8 @@ def statements(count: int = 4) -> list[Statement]:
             f"cuda:{rank}",
             gpus[rank],
             tuple(g for g in gpus if g != gpus[rank]),
+            count,
+            "sm_90, 132 SMs, NVIDIA H200, policy measured",
             "any",
             30 * 10**9,
             (PLAN,),

@@ -349,3 +349,44 @@ def test_a_route_that_cannot_be(mini: Any, ranks: Any) -> None:
     ):
         with pytest.raises(ValueError, match="no open channel has a candidate of route"):
             mini.all_reduce.plan_of_route(route, numel, dtype, comm=comm)
+
+
+def test_an_error_gives_acquired_inputs_back_and_reset_forgets_them(mini: Any, ranks: Any) -> None:
+    """Else ranks that fail at different calls would take different slots, and add what nobody wrote."""
+    comm = ranks(2)
+    (view,) = mini.acquire_outputs([(8,)], torch.float16, comm=comm)
+    record(comm.channel("mini"), 0, 1, 0, 1, 0, 7, 5, 1)
+    comm.channel("mini")._checked -= 1
+    with pytest.raises(PeerTimeout):
+        mini.all_reduce_symmetric([view], comm=comm)
+    comm.reset()
+    held = [mini.acquire_outputs([(8,)], torch.float16, comm=comm)[0] for _ in range(2)]
+    assert held[0].data_ptr() == view.data_ptr()
+    comm.reset()
+    again = mini.acquire_outputs([(8,)], torch.float16, comm=comm)[0]
+    assert again.data_ptr() == view.data_ptr()
+    again.fill_(1)
+    assert mini.all_reduce_symmetric([again], comm=comm)[0].tolist() == [[2.0] * 8] * 2
+
+
+def test_a_closed_communicator_falls_back_for_sizes_it_has_served_too(mini: Any, ranks: Any) -> None:
+    comm = ranks(2)
+    tensor = values(2, 8)
+    mini.all_reduce(tensor, comm=comm)
+    assert mini.all_reduce.explain(tensor, comm=comm).chosen == "tagged"
+    comm.close()
+    assert mini.all_reduce.explain(tensor, comm=comm).chosen == "reference"
+    calls = mini.stats().dispatches["bf16-w56-b4to2048-tp2", "tagged"]
+    assert equal(mini.all_reduce(tensor, comm=comm), expected(tensor))
+    assert mini.stats().dispatches["bf16-w56-b4to2048-tp2", "tagged"] == calls
+
+
+def test_by_default_the_first_channel_that_holds_the_payload() -> None:
+    from kernwright.generated import dispatch
+
+    comm = EmulatedCommunicator(dispatch.DISPATCH.table, 2, specs=["all_reduce_3584_7168", "all_reduce_7168"])
+    small, large = comm.channel("all_reduce_3584_7168"), comm.channel("all_reduce_7168")
+    for numel, channel in ((8, small), (2_000_000, large)):
+        (view,) = dispatch.acquire_outputs([(numel,)], torch.bfloat16, comm=comm)
+        begin = view[0].data_ptr() - channel.addresses[0]
+        assert begin == channel.plan.places["inputs"]

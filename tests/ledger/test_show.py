@@ -85,7 +85,9 @@ def test_the_documents_table_is_what_the_ledger_says() -> None:
     checkout = Path(kernwright.__file__).parent
     text = (checkout / "docs" / "hyper_connection.md").read_text(encoding="utf-8")
     written = text.partition("<!-- ledger: hyper_connection -->\n")[2].partition("<!-- end -->")[0]
-    files = [f for f in read_records(checkout / "ledger" / "records") if f.record.family == "hyper_connection"]
+    files = [
+        f for f in read_records(checkout / "ledger" / "records") if f.record.family == "hyper_connection"
+    ]
     assert len(files) >= 14
     assert written == markdown(files)
     line = next(line for line in written.splitlines() if "staged_up" in line)

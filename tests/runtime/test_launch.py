@@ -196,7 +196,10 @@ def test_a_programmatic_launch_says_so_to_the_driver(driver: Driver, monkeypatch
     monkeypatch.setattr(extended_launch, "driver", lambda: library)
     kernel = Kernel("k", (132, 2, 3), (384, 4, 5), ("x",), shared_bytes=1024, programmatic=True)
     launch = loaded("k").launcher(kernel)
-    assert driver.calls == [("attribute", 0xF00, 9, 100)]  # the largest carveout of shared memory
+    assert driver.calls == [
+        ("attribute", 0xF00, 8, 1024),
+        ("attribute", 0xF00, 9, 100),
+    ]  # the largest carveout of shared memory
     launch(0x55, 0xABC, 0)
     launch(0x66, 0xABC, 0)
     (config, *rest), (other, *_) = seen
