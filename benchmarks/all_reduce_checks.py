@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as distributed
+from kernwright.evidence.graphs import Graph, capture
 from kernwright.generated import dispatch
 from kernwright.runtime import ChannelError, LoadError, PeerTimeout
 from kernwright.runtime.communicator.owner import ChannelOwner
@@ -174,7 +175,7 @@ def changing(ranks: Ranks, counter: torch.Tensor, numel: int, dtype: torch.dtype
     ]
 
 
-def captured(ranks: Ranks, numel: int, calls: int, kind: str, state: torch.Tensor) -> torch.cuda.CUDAGraph:
+def captured(ranks: Ranks, numel: int, calls: int, kind: str, state: torch.Tensor) -> Graph[None]:
     """A graph of calls whose values change from replay to replay; `state` is (counter, wrong)."""
     counter, wrong = state[0], state[1]
 
@@ -184,16 +185,7 @@ def captured(ranks: Ranks, numel: int, calls: int, kind: str, state: torch.Tenso
             given = changing(ranks, counter, numel, torch.bfloat16)
             wrong.add_(different(call(kind, given, ranks), wanted(kind, given)))
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        run()
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph
+    return capture(run)
 
 
 def replays(ranks: Ranks, count: int) -> dict[str, Any]:
@@ -240,7 +232,6 @@ def two_streams(ranks: Ranks, count: int) -> dict[str, Any]:
         with torch.cuda.stream(streams[index % 2]):
             found = dispatch.all_reduce(ranks.mine(given), comm=ranks.comm)
             bad = different(found, expected)
-        streams[index % 2].synchronize() if index % 16 == 0 else None
         torch.cuda.current_stream().wait_stream(streams[index % 2])
         wrong += bad
     return {"calls": count, "wrong": int(wrong)}

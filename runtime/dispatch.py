@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from . import policy as policies
-from . import ranges, traced
+from . import ranges, traced, warm
 from .communicator import Communicator, objection
 from .device import Device, fake
 from .eligibility import LoadKey
@@ -21,7 +21,7 @@ from .policy import Policy
 from .request import Operator, Request, Signature
 from .selection import Choice, Selection, select
 from .statistics import Statistics, Stats, refuse
-from .table import FORMAT, Candidate, FieldValue, Table, Workload
+from .table import FORMAT, Candidate, FieldValue, Table, Workload, low_end
 from .watch import note
 
 if TYPE_CHECKING:
@@ -348,11 +348,11 @@ class Dispatch:
         works = self._workloads(workloads)
         tokens = None if tokens is None else tuple(dict.fromkeys(tokens))
         explanations = []
-        for device in _current_devices(comm) if devices is None else _checked_here(devices):
+        for device in warm.current_devices(comm) if devices is None else warm.checked_here(devices):
             for work in works:
                 operator = self._operator(work.family)
                 own = getattr(operator, "warm_up", None)  # of a family that does more than launch a plan
-                for fields in _calls(work, tokens, device):
+                for fields in warm.calls(work, tokens, device):
                     for kind in work.control.steps:
                         request = operator.request_for(fields, kind)
                         if own is not None:
@@ -402,11 +402,6 @@ def chosen_policy(name: str | None) -> Policy:
     return policies.current() if name is None else policies.checked(name)
 
 
-def low_end(value: FieldValue) -> FieldValue:
-    """A field as one value: an interval stands for its lower end."""
-    return value[0] if isinstance(value, tuple) else value
-
-
 def _fields_at(work: Workload, at: int | None) -> dict[str, FieldValue]:
     """The fields of one call, whose interval has the value `at`."""
     return {
@@ -419,47 +414,3 @@ def _member(members: dict[str, T], name: str, what: str, where: str) -> T:
     if name not in members:
         raise ValueError(f"{where} has no {what} {name!r}; it has {', '.join(members) or 'none'}")
     return members[name]
-
-
-def _calls(work: Workload, tokens: Iterable[int] | None, device: Device) -> Iterator[dict[str, FieldValue]]:
-    """The calls of a workload to warm up, as fields: those of `tokens` that it serves, else one in each cell."""
-    served = work.fields.get("tokens")
-    if tokens is None or not isinstance(served, tuple):
-        yield from _cells(work, device)
-        return
-    fields = {name: low_end(value) for name, value in work.fields.items()}
-    for count in tokens:
-        if served[0] <= count <= served[1]:
-            yield {**fields, "tokens": count}
-
-
-def _checked_here(devices: Iterable[Device]) -> tuple[Device, ...]:
-    found = tuple(devices)
-    for device in found:
-        if device.index is None:
-            raise ValueError(
-                f"warm_up was given {device}, which has no CUDA ordinal; it loads on devices that are here: "
-                "pass what runtime.device.current(torch.device('cuda', 0)) gives"
-            )
-    return found
-
-
-def _current_devices(comm: Communicator | None) -> tuple[Device, ...]:
-    import torch
-
-    from .device import current
-
-    target: Device | None = getattr(comm, "target", None)
-    if target is not None:
-        return () if target.arch is None else (target,)
-    return (current(torch.device("cuda")),) if torch.cuda.is_available() else ()
-
-
-def _cells(work: Workload, device: Device) -> list[dict[str, FieldValue]]:
-    """Fields of one call in each part of the workload's interval on a device; of one call where it has no parts."""
-    fields: dict[str, FieldValue] = {name: low_end(value) for name, value in work.fields.items()}
-    if work.interval is None or not work.parts:
-        return [fields]
-    own = [part for part in work.parts if part.device == device.name]
-    parts = own or [part for part in work.parts if part.device is None]
-    return [{**fields, work.interval: part.low} for part in parts]

@@ -22,6 +22,11 @@ FieldValue = str | int | float | tuple[int, int]
 """A workload field: a plain value, or an inclusive interval of integers (the one dynamic dimension)."""
 
 
+def low_end(value: FieldValue) -> FieldValue:
+    """A field as one value: an interval stands for its lower end."""
+    return value[0] if isinstance(value, tuple) else value
+
+
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """One kernel of a candidate: its symbol, launch geometry and the buffers it takes."""

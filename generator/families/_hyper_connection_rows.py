@@ -15,13 +15,12 @@ from ...specs.families.hyper_connection import HyperConnectionWorkload, Replicat
 from ..literals import float_literal
 from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
 from ._hyper_connection_gates import check_gates, wide_loads
+from ._hyper_connection_limits import check_kept, check_norm
 
 MOST_TOKENS = 16
 """Tokens of a call: beyond, a GEMM library is faster, under a tolerance."""
 HELD_LIMIT = 96
 """32-bit words of weights that a thread holds while it goes through the tokens."""
-STATIC_SHARED_LIMIT = 48 * 1024
-"""Bytes of static shared memory that a kernel may declare on every architecture."""
 UNROLL = 2
 """Tokens whose loads and butterflies overlap."""
 
@@ -44,6 +43,7 @@ def lower_rows(workload: HyperConnectionWorkload, candidate: Replicated) -> Lowe
     norm = TreeShape.of(trees["norm"], workload.hidden)
     down_tree = TreeShape.of(trees["down"], workload.branches * workload.hidden)
     up_tree = TreeShape.of(trees["up"], workload.low_rank)
+    check_norm(candidate, norm)
     _check_down(candidate, tilings["down"], down_tree, most)
     check_gates(candidate, tilings["up_mix"], up_tree, workload.branches)
     if up_tree.lanes < most:
@@ -119,9 +119,4 @@ def _check_down(candidate: Replicated, tiling: RowTiling, tree: TreeShape, token
             f"candidate {candidate.name} lets a thread of down hold {held} words of weights while it goes through "
             f"the tokens; {HELD_LIMIT} are allowed: lower down.rows_per_cta or raise down.threads"
         )
-    needed = tiling.rows_per_cta * tokens * tree.segments * tree.groups * 4
-    if needed > STATIC_SHARED_LIMIT:
-        raise ScheduleError(
-            f"candidate {candidate.name} keeps the sums of {tiling.rows_per_cta} rows of down and {tokens} tokens in "
-            f"{needed} bytes of shared memory; {STATIC_SHARED_LIMIT} are allowed: lower down.rows_per_cta"
-        )
+    check_kept(candidate, tiling, tree, tree.segments, tokens)

@@ -24,11 +24,7 @@ from ...specs.families.hyper_connection import FusedUpMixGather, GateSharded, Hy
 from ..literals import float_literal
 from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
 from ._hyper_connection_gates import check_gates, wide_loads
-
-SUMS_LIMIT = 192
-"""Partial sums of a thread: they live in registers, of which a thread has 255."""
-STATIC_SHARED_LIMIT = 48 * 1024
-"""Bytes of static shared memory that a kernel may declare on every architecture."""
+from ._hyper_connection_limits import check_finishers, check_kept, check_norm, check_sums
 
 
 def lower_sharded(workload: HyperConnectionWorkload, candidate: Sharded) -> Lowering:
@@ -48,6 +44,7 @@ def lower_sharded(workload: HyperConnectionWorkload, candidate: Sharded) -> Lowe
     parts = candidate.down_split or 1
     parallel = isinstance(candidate, FusedUpMixGather) and candidate.parallel_gates
     gates = 1 if parallel else workload.branches // (workload.world_size if up == "up" else 1)
+    check_norm(candidate, norm)
     _check_down(candidate, tilings["down"], down_tree, parts)
     check_gates(candidate, tilings[up], up_tree, gates)
     if candidate.fuse_combine_norm:
@@ -199,25 +196,10 @@ def _check_down(candidate: Sharded, tiling: RowTiling, tree: TreeShape, parts: i
             f"candidate {candidate.name} splits the down rows into {parts} parts, but the down tree has "
             f"{tree.segments} segments; down_split must divide them"
         )
-    if tiling.rows_per_cta > tiling.threads:
-        raise ScheduleError(
-            f"candidate {candidate.name} gives a CTA of the down kernel {tiling.rows_per_cta} rows and "
-            f"{tiling.threads} threads, but a thread finishes one row at most: lower down.rows_per_cta or "
-            f"raise down.threads"
-        )
     segments = tree.segments // parts
-    needed = tiling.rows_per_cta * segments * tree.groups * 4
-    if needed > STATIC_SHARED_LIMIT:
-        raise ScheduleError(
-            f"candidate {candidate.name} keeps the sums of {tiling.rows_per_cta} rows of down in {needed} "
-            f"bytes of shared memory; {STATIC_SHARED_LIMIT} are allowed: lower down.rows_per_cta"
-        )
-    sums = tiling.rows_per_team * segments * tiling.lane_passes
-    if sums > SUMS_LIMIT:
-        raise ScheduleError(
-            f"candidate {candidate.name} gives a thread of down {sums} partial sums; {SUMS_LIMIT} are allowed: "
-            f"lower down.rows_per_cta or raise down.threads"
-        )
+    check_finishers(candidate, tiling)
+    check_kept(candidate, tiling, tree, segments)
+    check_sums(candidate, "down", tiling, tree, segments)
 
 
 def _check_fused_norm(

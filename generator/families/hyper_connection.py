@@ -15,20 +15,9 @@ from ...specs.families.hyper_connection import HyperConnectionWorkload, Replicat
 from ..literals import float_literal
 from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
 from ._hyper_connection_hopper import lower_prefetched
+from ._hyper_connection_limits import STATIC_SHARED_LIMIT, check_finishers, check_kept, check_norm, check_sums
 from ._hyper_connection_rows import lower_rows
 from ._hyper_connection_sharded import lower_sharded
-
-SUMS_LIMIT = 192
-"""Partial sums of a thread: they live in registers, of which a thread has 255."""
-
-UNROLLED_LIMIT = 2048
-"""Multiply-adds of a thread for one tile: all are unrolled, and more take the compiler minutes."""
-
-ELEMENTS_LIMIT = 128
-"""Elements of x that a thread of the norm keeps in registers, two in each."""
-
-STATIC_SHARED_LIMIT = 48 * 1024
-"""Bytes of static shared memory that a kernel may declare on every architecture."""
 
 
 def lower(workload: Workload, candidate: Candidate) -> Lowering:
@@ -69,11 +58,11 @@ def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) 
     down_tree, up_tree = TreeShape.of(trees["down"], state), TreeShape.of(trees["up"], low_rank)
     _check_down(candidate, tilings["down"], down_tree)
     _check_up_mix(candidate, tilings["up_mix"], up_tree, branches, low_rank)
-    _check_sums(candidate, "down", tilings["down"], down_tree, 1)
-    _check_sums(candidate, "up_mix", tilings["up_mix"], up_tree, branches)
+    check_sums(candidate, "down", tilings["down"], down_tree, down_tree.segments)
+    check_sums(candidate, "up_mix", tilings["up_mix"], up_tree, up_tree.segments * branches)
 
     norm = TreeShape.of(trees["norm"], hidden)
-    _check_norm(candidate, norm)
+    check_norm(candidate, norm)
     norm_threads = max(norm.lanes, 32)  # a butterfly needs whole warps
     constants: dict[str, Any] = {
         "dtype": workload.dtype,
@@ -129,51 +118,8 @@ def _check_down(candidate: Replicated, tiling: RowTiling, tree: TreeShape) -> No
     """A row of several groups is finished by one thread, and its group results lie in shared memory."""
     if tree.groups == 1:
         return
-    if tiling.rows_per_cta > tiling.threads:
-        raise ScheduleError(
-            f"candidate {candidate.name} gives a CTA of the down kernel {tiling.rows_per_cta} rows and "
-            f"{tiling.threads} threads, but a thread finishes one row at most: lower down.rows_per_cta or "
-            f"raise down.threads"
-        )
-    needed = tiling.rows_per_cta * tree.segments * tree.groups * 4
-    if needed > STATIC_SHARED_LIMIT:
-        raise ScheduleError(
-            f"candidate {candidate.name} keeps the sums of {tiling.rows_per_cta} rows of down in {needed} "
-            f"bytes of shared memory; {STATIC_SHARED_LIMIT} are allowed: lower down.rows_per_cta"
-        )
-
-
-def _check_norm(candidate: Replicated, tree: TreeShape) -> None:
-    elements = tree.segments * tree.steps * tree.chunk
-    if elements > ELEMENTS_LIMIT:
-        raise ScheduleError(
-            f"candidate {candidate.name}: the norm's tree gives a thread {elements} elements to keep in registers; "
-            f"{ELEMENTS_LIMIT} are allowed: state a tree.norm with more lanes"
-        )
-
-
-def _check_sums(
-    candidate: Replicated, kernel: str, tiling: RowTiling, tree: TreeShape, branches: int
-) -> None:
-    """Everything is unrolled over a thread's sums: too many spill, and take the compiler minutes."""
-    sums = tiling.rows_per_team * branches * tree.segments * tiling.lane_passes
-    unrolled = sums * tree.steps * tree.chunk
-    if sums <= SUMS_LIMIT and unrolled > UNROLLED_LIMIT:
-        raise ScheduleError(
-            f"candidate {candidate.name} gives a thread of {kernel} {unrolled} multiply-adds a tile; "
-            f"{UNROLLED_LIMIT} are allowed: state a tree with more lanes, lower {kernel}.rows_per_cta or raise "
-            f"{kernel}.threads"
-        )
-    if sums > SUMS_LIMIT and tiling.rows_per_team == 1:
-        raise ScheduleError(
-            f"candidate {candidate.name} gives a thread of {kernel} {sums} partial sums of a single row; "
-            f"{SUMS_LIMIT} are allowed: state a tree with fewer segments, or raise {kernel}.threads"
-        )
-    if sums > SUMS_LIMIT:
-        raise ScheduleError(
-            f"candidate {candidate.name} gives a thread of {kernel} {sums} partial sums; {SUMS_LIMIT} are allowed: "
-            f"lower {kernel}.rows_per_cta or raise {kernel}.threads"
-        )
+    check_finishers(candidate, tiling)
+    check_kept(candidate, tiling, tree, tree.segments)
 
 
 def _check_up_mix(

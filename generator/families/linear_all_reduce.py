@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...specs import Candidate, Workload
+from ...specs.channel import laid_out
 from ...specs.families._all_reduce_workload import BARRIERS, CHANNEL_CTAS, LAYOUT_VERSION, RECORD_WORDS
 from ...specs.families.linear_all_reduce import (
     MAX_SLICES,
@@ -26,8 +27,6 @@ from ..literals import float_literal
 from ..lowering import KernelLaunch, Lowering, ScheduleError
 from .all_reduce import POISON, WORD_TYPE
 
-ALIGNMENT = 256
-"""Bytes; no two parts of a channel share a cache line."""
 ELEMENT = 2
 WORD = 16
 """Bytes of the words that are loaded, added and stored."""
@@ -93,11 +92,8 @@ class LinearLayout:
             "scratch": (-(-payload // ranks) // WORD + 1) * WORD,
             "partials": payload + MAX_SLICES * WORD,  # every slice begins at a whole word
         }
-        begin, places = 0, {}
-        for part, size in parts.items():
-            places[part] = begin
-            begin += -(-size // ALIGNMENT) * ALIGNMENT
-        return cls(**places, size=begin)
+        places, size = laid_out(parts)
+        return cls(**places, size=size)
 
 
 def lower(workload: Workload, candidate: Candidate) -> Lowering:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class ChannelOwner:
+class ChannelOwner(ABC):
     """Channels by the names of their specs, and how kernels that use them are loaded.
 
     Attributes:
@@ -87,10 +88,10 @@ class ChannelOwner:
         for channel in self._channels.values():
             channel.check()
 
+    @abstractmethod
     def reset(self) -> None:
         """Make the channels as new, after an error."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Give the channels' memory back."""
-        raise NotImplementedError

@@ -17,31 +17,27 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from .. import policy as policies
+from ..communicator.only import Only
 from ..communicator.owner import ChannelOwner
 from ..current import current_stream
 from ..device import serves
 from ..dispatch import Dispatch, chosen_policy
 from ..explanation import Explanation
 from ..plan import Plan
-from ..request import ITEM_BYTES, Buffer, Request, Signature
+from ..request import Request
 from ..selection import Choice
 from ..statistics import Tally
-from ..table import FieldValue
-from .all_reduce_inputs import Acquired, Inputs
+from ..table import Contract, FieldValue
+from .all_reduce_inputs import Acquired, Inputs, split_like
+from .all_reduce_request import FAMILY, check_comm, check_tensors, dtype_of, local_request, request_of
 from .plain import is_traced
 
 if TYPE_CHECKING:
     import torch
 
-    from ..communicator.channel import Channel
     from ..operators import TorchOperator
     from ..request import Runner
 
-FAMILY = "all_reduce"
-KINDS = ("staged", "sum2", "symmetric")
-GIVEN = {"staged": ("inputs",), "sum2": ("inputs", "addends"), "symmetric": ()}
-"""Tensors that kernels of a kind take, in their names."""
-SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 MAX_RESOLVED = 4096
 """Calls of different size that are remembered."""
 
@@ -52,7 +48,6 @@ class Resolved:
 
     tally: Tally
     plan: Plan | None
-    channel: Channel | None
 
 
 @dataclass(slots=True)
@@ -62,29 +57,6 @@ class Known:
     generation: int
     resolved: dict[object, Resolved] = field(default_factory=dict)
     inputs: Inputs = field(default_factory=Inputs)
-
-
-class Only:
-    """A communicator as if it had one channel: what a caller gets who names it."""
-
-    def __init__(self, comm: ChannelOwner, channel: str) -> None:
-        """Hide all other channels."""
-        self.rank, self.world_size, self.layout_version = comm.rank, comm.world_size, comm.layout_version
-        self.capabilities, self._comm, self._channel = comm.capabilities, comm, channel
-
-    def owns(self, channel: str) -> bool:
-        """Whether it is the one, and open."""
-        return channel == self._channel and self._comm.owns(channel)
-
-    def absence(self, channel: str) -> str | None:
-        """Why it can't be used."""
-        if channel != self._channel:
-            return f"channel {self._channel} was asked for"
-        return self._comm.absence(channel)
-
-    def __getattr__(self, name: str) -> Any:
-        """What plans ask of the owner."""
-        return getattr(self._comm, name)
 
 
 class Op:
@@ -140,7 +112,7 @@ class Op:
         exact: bool = False,
         policy: str | None = None,
     ) -> torch.Tensor:
-        """The sum over the ranks of `a + b`, each rounded to the storage dtype first; else as `all_reduce`."""
+        """The sum over the ranks of `a + b`, which a rank rounds to the storage dtype first; else as `all_reduce`."""
         if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
             raise ValueError(
                 f"a is {a.dtype} of shape {tuple(a.shape)} on {a.device}, b {b.dtype} of shape {tuple(b.shape)} on "
@@ -172,22 +144,25 @@ class Op:
                 the channel holds.
             RuntimeError: both inputs of the channel are waiting to be reduced.
         """
-        _check_comm(comm)
-        if channel is not None and not comm.owns(channel) and comm.channels:
-            raise ValueError(f"channel is {channel!r}; open are {', '.join(comm.channels)}")
+        check_comm(comm)
         size = sum(math.prod(shape) for shape in shapes) * dtype.itemsize
         capacities = {
             name: places["capacity"]
             for name in comm.channels
             if "inputs" in (places := comm.channel(name).plan.places)
         }
+        if channel is not None and channel not in capacities and capacities:
+            raise ValueError(
+                f"channel is {channel!r}; open ones with inputs to acquire are {', '.join(capacities)}: name one"
+            )
         holding = (name for name, capacity in capacities.items() if size <= capacity)
-        name = channel or next(holding, max(capacities, key=lambda name: capacities[name], default=None))
-        usable = name is not None and comm.owns(name)
-        if usable and comm.device.type == "cuda":
+        chosen = channel or next(holding, max(capacities, key=lambda name: capacities[name], default=None))
+        if chosen not in capacities:
+            chosen = None  # the ranks share no memory
+        elif comm.device.type == "cuda":
             # The producer writes on this stream what kernels of another may still be reading.
-            comm.channel(str(name)).follow(current_stream(comm.target.index or 0))
-        return self._inputs_of(comm).acquire(shapes, dtype, comm, name if usable else None)
+            comm.channel(chosen).follow(current_stream(comm.target.index or 0))
+        return self._inputs_of(comm).acquire(shapes, dtype, comm, chosen)
 
     def release(self, tensors: Sequence[torch.Tensor], *, comm: ChannelOwner) -> None:
         """Give acquired tensors back without reducing them.
@@ -219,7 +194,7 @@ class Op:
             ValueError: other tensors, another order, or tensors that were reduced already.
             PeerTimeout, Overlap, Unsupported, NotWarm: as `all_reduce`.
         """
-        _check_comm(comm)
+        check_comm(comm)
         inputs = self._inputs_of(comm)
         found = inputs.of(tensors)
         try:
@@ -246,7 +221,7 @@ class Op:
 
             return [self._fallback(kind, (t,), comm, exact, reference) for t in found.tensors]
         self._launch(resolved, (), flat)
-        return _split(flat.view(ranks, -1), found.tensors, ranks)
+        return split_like(flat.view(ranks, -1), found.tensors, ranks)
 
     def _call(
         self,
@@ -263,7 +238,7 @@ class Op:
         if torch.compiler.is_compiling() or is_traced(given[0]):
             from .all_reduce_operators import traced
 
-            _check_comm(comm)
+            check_comm(comm)
             return traced(self._dispatch.traced.key, kind, given, comm, out, channel, exact, policy)
         return self.reduce(kind, given, comm, out, channel, exact, policy)
 
@@ -307,9 +282,9 @@ class Op:
     ) -> torch.Tensor:
         """The op itself, for calls that nobody traces; see `__call__`."""
         tensor, numel = given[0], given[0].numel()
-        _check_comm(comm)
+        check_comm(comm)
         self.refuse_grad(given)
-        _check_tensors(given, comm, out)
+        check_tensors(given, comm, out)
         if numel == 0:
             return tensor.clone() if out is None else out
         each = numel // comm.local_ranks
@@ -358,12 +333,10 @@ class Op:
         found = known.get(key)
         if found is None:
             view: Any = comm if channel is None else Only(comm, channel)
-            request = self._request(kind, numel, _dtype(tensor), comm, exact, slot)
+            request = self._request(kind, numel, dtype_of(tensor), comm, exact, slot)
             chosen = chosen_policy(policy)
             selection, plan = self._dispatch.resolve(request, comm.device_of(tensor), chosen, view, exact)
-            name = selection.chosen.workload.spec if selection.chosen else None
-            tally = self._dispatch.statistics.tally(selection)
-            found = Resolved(tally, plan, comm.channel(name) if name else None)
+            found = Resolved(self._dispatch.statistics.tally(selection), plan)
             if len(known) >= MAX_RESOLVED:
                 known.clear()
             known[key] = found
@@ -414,10 +387,10 @@ class Op:
         policy: str | None = None,
     ) -> Explanation:
         """Which candidate a call takes, and the reason for every candidate; communicates nothing."""
-        _check_comm(comm)
+        check_comm(comm)
         view: Any = comm if channel is None else Only(comm, channel)
         numel = tensor.numel() // comm.local_ranks
-        request = self._request(kind, numel, _dtype(tensor), comm, exact)
+        request = self._request(kind, numel, dtype_of(tensor), comm, exact)
         device = comm.device_of(tensor)
         return Explanation.of(self._dispatch.select(request, device, chosen_policy(policy), view, exact))
 
@@ -427,14 +400,7 @@ class Op:
         Raises:
             ValueError: an unknown kind or dtype, or payloads that aren't one number of whole elements.
         """
-        dtype, size, ranks = str(fields["dtype"]), fields["payload_bytes"], int(str(fields["world_size"]))
-        if isinstance(size, tuple):
-            raise ValueError(f"payload_bytes is {size[0]} to {size[1]}; name one number of it")
-        if dtype not in ITEM_BYTES or int(size) % ITEM_BYTES[dtype]:
-            raise ValueError(f"{size} bytes aren't whole elements of {dtype}; take another payload_bytes")
-        return _request(
-            kind, int(size) // ITEM_BYTES[dtype], dtype, ranks, ranks, "exact", "torch, in rank order"
-        )
+        return local_request(fields, kind)
 
     def reference_for(self, fields: Mapping[str, FieldValue], kind: str) -> Runner:
         """The torch reference on local ranks, by the signature of `request_for`.
@@ -444,7 +410,7 @@ class Op:
         """
         from . import all_reduce_torch as reference
 
-        self.request_for(fields, kind)
+        local_request(fields, kind)
         ranks = int(str(fields["world_size"]))
 
         def run(
@@ -460,6 +426,7 @@ class Op:
     def _request(
         self, kind: str, numel: int, dtype: str, comm: ChannelOwner, exact: bool, slot: int = 0
     ) -> Request:
+        contract: Contract
         if comm.local_ranks > 1:
             contract, note = "exact", "torch, in rank order"
         elif exact:
@@ -469,10 +436,10 @@ class Op:
             )
         else:
             contract, note = "tolerance", "torch.distributed.all_reduce, whose order of adding nobody states"
-        return _request(kind, numel, dtype, comm.world_size, comm.local_ranks, contract, note, slot)
+        return request_of(kind, numel, dtype, comm.world_size, comm.local_ranks, contract, note, slot)
 
     def _inputs_of(self, comm: ChannelOwner) -> Inputs:
-        _check_comm(comm)
+        check_comm(comm)
         return self._known_of(comm).inputs
 
     def _known_of(self, comm: ChannelOwner) -> Known:
@@ -481,62 +448,3 @@ class Op:
         if known is None or known.generation != comm.generation:
             known = self._known[comm] = Known(comm.generation)
         return known
-
-
-def _request(
-    kind: str, numel: int, dtype: str, world_size: int, ranks: int, contract: Any, note: str, slot: int = 0
-) -> Request:
-    if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}; allowed are {', '.join(KINDS)}")
-    size = numel * ITEM_BYTES.get(dtype, 8)
-    buffers = [Buffer(name, (ranks * numel,), dtype) for name in (*GIVEN[kind], "outputs")]
-    return Request(
-        family=FAMILY,
-        kind=kind,
-        fields={"dtype": dtype, "world_size": world_size, "payload_bytes": size},
-        signature=Signature(tuple(buffers[:-1]), tuple(buffers[-1:])),
-        label=f"{SHORT.get(dtype, dtype)}-b{size}-tp{world_size}",
-        reference_contract=contract,
-        reference_note=note,
-        constants={"numel": (numel % 2**32).to_bytes(4, "little"), "input_slot": slot.to_bytes(4, "little")},
-    )
-
-
-def _split(flat: torch.Tensor, like: Sequence[torch.Tensor], ranks: int) -> list[torch.Tensor]:
-    """Parts of `[ranks, elements]`, of the shapes of `like`."""
-    results, begin = [], 0
-    for tensor in like:
-        count = tensor.numel() // ranks
-        part = flat[:, begin : begin + count]
-        results.append(part.view(tensor.shape))
-        begin += count
-    return results
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def _check_comm(comm: object) -> None:
-    if not isinstance(comm, ChannelOwner):
-        raise TypeError(
-            f"comm is {type(comm).__name__}; it must be what communicator() or local_communicator() of the dispatch "
-            "module gave"
-        )
-
-
-def _check_tensors(given: Sequence[torch.Tensor], comm: ChannelOwner, out: torch.Tensor | None) -> None:
-    tensor = given[0]
-    if comm.local_ranks > 1 and (tensor.dim() == 0 or tensor.shape[0] != comm.local_ranks):
-        raise ValueError(
-            f"the tensor has shape {tuple(tensor.shape)}; with {comm.local_ranks} local ranks its first dimension "
-            f"must be {comm.local_ranks}"
-        )
-    if out is None:
-        return
-    alike = (out.shape, out.dtype, out.device) == (tensor.shape, tensor.dtype, tensor.device)
-    if not alike or not out.is_contiguous():
-        raise ValueError(
-            f"out is {out.dtype} of shape {tuple(out.shape)} on {out.device}, strides {out.stride()}; it must be "
-            f"{tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}, contiguous"
-        )

@@ -130,3 +130,14 @@ def _same(mine: torch.Tensor, given: torch.Tensor) -> bool:
         and given.shape == mine.shape
         and given.stride() == mine.stride()
     )
+
+
+def split_like(flat: torch.Tensor, like: Sequence[torch.Tensor], ranks: int) -> list[torch.Tensor]:
+    """Parts of `[ranks, elements]`, of the shapes of `like`."""
+    results, begin = [], 0
+    for tensor in like:
+        count = tensor.numel() // ranks
+        part = flat[:, begin : begin + count]
+        results.append(part.view(tensor.shape))
+        begin += count
+    return results

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field
 
 from ..base import DTYPE_BYTES, Count, Interval, Size, as_list, one_or_several
+from ..channel import laid_out
 from ..errors import Finding
 from ..spec import FieldValue, Workload
 from ..tree import Tree
@@ -27,8 +28,6 @@ INPUT_SLOTS = 2
 """Inputs that a producer may hold at once; they never alias."""
 PARITIES = 2
 """Slots of what a kernel itself writes for its peers: odd and even epochs."""
-ALIGNMENT = 256
-"""Bytes; no two parts of a channel share a cache line or a sector."""
 WORD = 16
 """Bytes of the widest load: views of an input begin at a multiple of it."""
 MAX_PAYLOAD = 2**29
@@ -159,11 +158,8 @@ class ChannelLayout:
             "scratch": _whole_words(-(-capacity // ranks)),
             "inputs": INPUT_SLOTS * capacity,
         }
-        begin, places = 0, {}
-        for part, size in parts.items():
-            places[part] = begin
-            begin += -(-size // ALIGNMENT) * ALIGNMENT
-        return cls(**places, capacity=capacity, packet=packet, size=begin)
+        places, size = laid_out(parts)
+        return cls(**places, capacity=capacity, packet=packet, size=size)
 
 
 def _whole_words(size: int) -> int:

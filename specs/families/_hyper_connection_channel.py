@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..channel import aligned
 from ._hyper_connection_workload import HyperConnectionWorkload
 
 LAYOUT_VERSION = 1
@@ -26,8 +27,6 @@ FIRST_NUMBER = 4
 """Numbers of the exchanges in error records begin here; smaller ones are what an all-reduce waits for."""
 PARITIES = 2
 """Slots of an exchange: even and odd generations."""
-ALIGNMENT = 256
-"""Bytes; no two parts share a cache line or a sector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +84,12 @@ class HyperConnectionChannel:
             "outputs": (exchange_ctas(outputs), outputs),
             "fused": (FUSED_CTAS, outputs),
         }
-        at = _aligned(4 * RECORD_WORDS)
+        at = aligned(4 * RECORD_WORDS)
         exchanges: dict[str, Exchange] = {}
         for number, (name, (counters, words)) in enumerate(parts.items(), FIRST_NUMBER):
             exchanges[name] = Exchange(number, at, counters, words, ranks)
-            at += _aligned(exchanges[name].size)
-        size = at + _aligned(4 * (LARGEST_GRID - FUSED_CTAS))
+            at += aligned(exchanges[name].size)
+        size = at + aligned(4 * (LARGEST_GRID - FUSED_CTAS))
         return cls(record=0, **exchanges, more_counters=at, size=size)
 
     @property
@@ -119,7 +118,3 @@ def shards(workload: HyperConnectionWorkload) -> bool:
 def exchange_ctas(words: int) -> int:
     """CTAs of a kernel that only exchanges so many words of each rank."""
     return -(-words // EXCHANGE_THREADS)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -5,6 +5,7 @@ They use programmatic dependent launch, bulk copies and mbarriers, which sm_90 w
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal, TypeVar
 
@@ -105,9 +106,9 @@ class Prefetched(Candidate):
         if not reasons:
             yield from self.layout_problems(workload)
 
+    @abstractmethod
     def layout_problems(self, workload: HyperConnectionWorkload) -> Iterator[Finding]:
         """Find options that no layout of this workload can have."""
-        raise NotImplementedError
 
 
 class OneKernel(Prefetched):

@@ -227,7 +227,9 @@ def test_what_cannot_be_acquired(mini: Any, ranks: Any) -> None:
     ):
         with pytest.raises(ValueError, match=sentence):
             mini.acquire_outputs(shapes, torch.float16, comm=comm)
-    with pytest.raises(ValueError, match="channel is 'other'; open are mini"):
+    with pytest.raises(
+        ValueError, match="channel is 'other'; open ones with inputs to acquire are mini: name one"
+    ):
         mini.acquire_outputs([(8,)], torch.float16, comm=comm, channel="other")
 
 
@@ -390,3 +392,16 @@ def test_by_default_the_first_channel_that_holds_the_payload() -> None:
         (view,) = dispatch.acquire_outputs([(numel,)], torch.bfloat16, comm=comm)
         begin = view[0].data_ptr() - channel.addresses[0]
         assert begin == channel.plan.places["inputs"]
+
+
+def test_a_channel_of_another_family_has_no_inputs_to_acquire() -> None:
+    from kernwright.generated import dispatch
+
+    comm = EmulatedCommunicator(dispatch.DISPATCH.table, 2, specs=["all_reduce_7168", "qwen38_flash_tp2"])
+    with pytest.raises(
+        ValueError, match="channel is 'qwen38_flash_tp2'; open ones with inputs to acquire are all_re"
+    ):
+        dispatch.acquire_outputs([(8,)], torch.bfloat16, comm=comm, channel="qwen38_flash_tp2")
+    alone = EmulatedCommunicator(dispatch.DISPATCH.table, 2, specs=["qwen38_flash_tp2"])
+    (ordinary,) = dispatch.acquire_outputs([(8,)], torch.bfloat16, comm=alone)
+    assert ordinary.shape == (2, 8)

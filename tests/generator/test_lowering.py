@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from kernwright.generator import KernelLaunch, NotGenerated, ScheduleError, TreeShape
 from kernwright.generator.environment import TEMPLATES, make_environment
-from kernwright.generator.families.hyper_connection import STATIC_SHARED_LIMIT, lower
+from kernwright.generator.families._hyper_connection_limits import STATIC_SHARED_LIMIT
+from kernwright.generator.families.hyper_connection import lower
 from kernwright.generator.sources import GeneratedCandidate, generate_workloads
 from kernwright.specs import SpecFile, Tree, families, find_workspace
 from kernwright.specs.families.hyper_connection import HyperConnectionSpec

@@ -87,6 +87,16 @@ def test_there_are_no_templates_for_it(options, changes, sentence):
             "prefetch_chunks of candidate it is 5, but a thread of down takes 4 chunks",
         ),
         (
+            HIDDEN,
+            {"tree": TREE | {"norm": [1, 8, 8]}},
+            "the norm's tree gives a thread 320 elements to keep in registers; 128 are allowed",
+        ),
+        (
+            HIDDEN,
+            {"tree": TREE | {"down": [4, 1, 8]}},
+            "gives a thread of down 10240 multiply-adds a tile; 2048 are allowed: state a tree with more lanes",
+        ),
+        (
             FUSED | {"ctas": 400, "threads": 32},
             {},
             "has 400 CTAs in the fused launch; a channel counts the calls of 320 at most",
@@ -117,6 +127,12 @@ def test_its_options_contradict_each_other_or_the_hardware(options, changes, sen
             {"hidden": 64, "tree": {"norm": [1, 8, 8], "down": [4, 8, 8]}},
             None,
             "",
+        ),
+        (
+            {},
+            {"tree": TREE | {"norm": [1, 8, 8]}},
+            ScheduleError,
+            "the norm's tree gives a thread 320 elements to keep in registers; 128 are allowed",
         ),
         ({}, {"tree": TREE | {"up": [1, 8, 2]}}, NotGenerated, "serves up to 16 tokens, .* the up tree has 8 lanes"),
         ({}, {"tree": TREE | {"up": [1, 64, 5]}}, NotGenerated, "the up tree has 64 lanes"),

@@ -1,0 +1,22 @@
+"""Where the parts of a channel begin: one after the other, none sharing a cache line or a sector with another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ALIGNMENT = 256
+"""Bytes."""
+
+
+def aligned(size: int) -> int:
+    """Bytes that a part of `size` bytes takes."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def laid_out(parts: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    """Give where each part begins, and the size of all, in bytes, for the parts' sizes in their order."""
+    begin, places = 0, {}
+    for part, size in parts.items():
+        places[part] = begin
+        begin += aligned(size)
+    return places, begin
