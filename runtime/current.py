@@ -13,7 +13,7 @@ Allocate = Callable[[tuple[int, ...], tuple[int, ...], Any], "torch.Tensor"]
 """Shape, strides and dtype to a tensor without values, on the current device."""
 
 _torch: Any = None
-"""torch, as soon as it was asked for anything: an import statement in a call costs 0.1 us."""
+"""torch, as soon as it was asked for anything: an import statement in every call is dear."""
 
 
 def _load_torch() -> Any:

@@ -159,7 +159,13 @@ class Sequenced:
         self._frames = [self._frame()]
 
     def _frame(self) -> Frame:
-        return Frame(self._slots, self._size, self._constants, self._module, self._kernels)
+        made = (self._slots, self._size, self._constants, self._module, self._kernels)
+        try:
+            return Frame(*made)
+        except LoadError as error:
+            if not _bound_context(error):
+                raise
+            return Frame(*made)
 
     def __call__(self, values: Sequence[int], stream: int) -> None:
         """Launch on a stream of the kernels' device, which is the current one; doesn't wait."""

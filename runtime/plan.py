@@ -4,7 +4,7 @@ Scratch comes from torch's allocator on every call, as one block. The allocator 
 it was taken on, so two streams or threads never share scratch, and inside a capture it comes from the
 graph's own pool; a block kept by the plan would need a lock or one copy per stream to be as safe. It is
 freed when the call returns, which is right for the same reason: its next user is later on the same stream.
-It costs half a microsecond of a call and never reaches the driver once the allocator's cache holds a block.
+It never reaches the driver once the allocator's cache holds a block.
 State, which kernels keep between calls, is the plan's own, one block for each stream.
 """
 

@@ -20,7 +20,7 @@ RECORD_WORDS = 8
 """32-bit words of a rank's error record, the first of which counts its failures."""
 
 CHECK_SECONDS = 0.05
-"""A call looks at the error record at most so often: reading it costs 10 to 20 microseconds."""
+"""A call looks at the error record at most so often: reading it waits for a copy from the device."""
 
 WAITS = {
     0: "the start of the call",
@@ -112,6 +112,7 @@ class Channel:
         """Hold memory that a backend has made; `close` gives it back."""
         self.plan, self.memory, self.addresses, self.first = plan, memory, addresses, first
         self._close = close
+        self.closed = False
         self._checked = time.monotonic()
         self._stream: int | None = None
         self._reader: torch.cuda.Stream | None = None
@@ -143,7 +144,15 @@ class Channel:
                 raise self._failure(rank, words)
 
     def check_sometimes(self) -> None:
-        """`check`, if the last one was a while ago and nothing is being captured; what a call does."""
+        """`check`, if the last one was a while ago and nothing is being captured; what a call does.
+
+        Raises:
+            ChannelError: as `check`, or the channel is closed.
+        """
+        if self.closed:
+            raise ChannelError(
+                f"channel {self.plan.name} is closed; make a new communicator, and new plans with it"
+            )
         if time.monotonic() - self._checked > CHECK_SECONDS and not capturing():
             self.check()
 
@@ -199,7 +208,8 @@ class Channel:
         self._stream = None
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Give the memory back; calls that still know the channel raise from now on."""
+        self.closed = True
         self._close()
         self._close = lambda: None
 

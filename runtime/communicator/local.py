@@ -66,6 +66,8 @@ class LocalCommunicator(ChannelOwner):
     def close(self) -> None:
         """Give the channels' memory back; waits for all work on the device."""
         self._settle()
+        for channel in self._channels.values():
+            channel.close()
         self._channels.clear()
         self.generation += 1
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from kernwright.emulator.module import EmulatedCommunicator
 from kernwright.generator.generate import plan_generation, write_generation
-from kernwright.runtime import Overlap, PeerTimeout
+from kernwright.runtime import ChannelError, Overlap, PeerTimeout
 from kernwright.runtime.communicator.channel import Channel
 from kernwright.runtime.reference.all_reduce_torch import in_rank_order
 from kernwright.specs import find_workspace
@@ -376,10 +376,13 @@ def test_a_closed_communicator_falls_back_for_sizes_it_has_served_too(mini: Any,
     tensor = values(2, 8)
     mini.all_reduce(tensor, comm=comm)
     assert mini.all_reduce.explain(tensor, comm=comm).chosen == "tagged"
+    plan = mini.all_reduce.plan_of_route("one_stage", 8, torch.bfloat16, comm=comm)
     comm.close()
     assert mini.all_reduce.explain(tensor, comm=comm).chosen == "reference"
     calls = mini.stats().dispatches["bf16-w56-b4to2048-tp2", "tagged"]
     assert equal(mini.all_reduce(tensor, comm=comm), expected(tensor))
+    with pytest.raises(ChannelError, match="channel mini is closed; make a new communicator"):
+        plan([tensor], [torch.empty_like(tensor)])
     assert mini.stats().dispatches["bf16-w56-b4to2048-tp2", "tagged"] == calls
 
 

@@ -166,6 +166,28 @@ def test_a_thread_without_a_context_gets_one(driver: Driver, monkeypatch: pytest
     assert (bound, launches) == ([3], ["a", "b"])
 
 
+def test_a_thread_without_a_context_gets_one_for_looking_up_kernels_too(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import cupy_backends.cuda.api.runtime
+
+    bound: list[int] = []
+    monkeypatch.setattr(
+        cupy_backends.cuda.api, "runtime", SimpleNamespace(getDevice=lambda: 1, setDevice=bound.append)
+    )
+    module = Recording({})
+
+    class Unbound:
+        def launcher(self, kernel: Kernel) -> Any:
+            if not bound:
+                raise LoadError("kernel k can't be had: CUDA_ERROR_INVALID_CONTEXT: invalid device context")
+            return module.launcher(kernel)
+
+    Sequenced(Unbound(), [Kernel("k", ONE, THREADS, ("x",))], ("x",))((9,), 0)
+    assert bound == [1]
+    assert module.seen == [("k", 0, [(9).to_bytes(8, "little")])]
+
+
 def test_other_errors_of_the_driver_reach_the_caller() -> None:
     class Failing:
         def launcher(self, _: Kernel) -> Any:
