@@ -48,12 +48,12 @@ ONE = {
     "the low rank isn't waited for": ("  meet_at(MIXABLE, down::COMPUTERS + 32);\n", ""),
     "y isn't announced": ("      arrive_at(MIXABLE, down::COMPUTERS + 32);\n", ""),
     "a scale is of another branch": (
-        "row_words(exchange, SCALES) + branch",
-        "row_words(exchange, SCALES) + (branch ^ 1)",
+        "word_of(exchange, SCALES, branch)",
+        "word_of(exchange, SCALES, branch ^ 1)",
     ),
     "a row is published twice": (
-        "row_words(exchange, first_row + row) + branch",
-        "row_words(exchange, first_row) + branch",
+        "word_of(exchange, first_row + row, branch)",
+        "word_of(exchange, first_row, branch)",
     ),
     "the mix reads x": ("normalised(x[i], weight[i], scale)", "x[i]"),
     "the gate isn't rounded": ("gate_of(rounded(sum[0]))", "gate_of(sum[0])"),
