@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from .communicator import Communicator
 from .device import Device
+from .request import ITEM_BYTES
 from .table import FieldValue, Workload, low_end
 
 
@@ -56,4 +57,12 @@ def _cells(work: Workload, device: Device) -> list[dict[str, FieldValue]]:
         return [fields]
     own = [part for part in work.parts if part.device == device.name]
     parts = own or [part for part in work.parts if part.device is None]
-    return [{**fields, work.interval: part.low} for part in parts]
+    unit = _unit(work)
+    first = [(-(-part.low // unit) * unit, part.high) for part in parts]
+    return [{**fields, work.interval: at} for at, high in first if at <= high]
+
+
+def _unit(work: Workload) -> int:
+    """What every value of the interval is a multiple of: bytes come in whole elements, borders of parts needn't."""
+    counts_bytes = work.interval is not None and work.interval.endswith("_bytes")
+    return ITEM_BYTES[str(work.fields["dtype"])] if counts_bytes else 1

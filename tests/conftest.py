@@ -1,9 +1,11 @@
-"""What all tests share: tests marked `gpu` are skipped where torch sees no GPU; two fixtures for who asks."""
+"""What all tests share: tests marked `gpu` are skipped where torch sees no GPU; three fixtures for who asks."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,15 @@ def cubin_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent
     return root / "cubin-cache"
+
+
+@pytest.fixture(scope="session")
+def figures() -> Iterator[dict[str, object]]:
+    """What tests on a GPU measured; written as JSON where `KERNWRIGHT_FIGURES` says."""
+    measured: dict[str, object] = {}
+    yield measured
+    if (path := os.environ.get("KERNWRIGHT_FIGURES")) and measured:
+        Path(path).write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..current import capturing
 from ..errors import ChannelError, Overlap, PeerTimeout
+from ..glance import Glance
 from ..table import Table
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ RECORD_WORDS = 8
 """32-bit words of a rank's error record, the first of which counts its failures."""
 
 CHECK_SECONDS = 0.05
-"""A call looks at the error record at most so often: reading it waits for a copy from the device."""
+"""A call looks at the error record at most so often, and sees it as it was at the look before."""
 
 WAITS = {
     0: "the start of the call",
@@ -110,12 +111,15 @@ class Channel:
         close: Callable[[], None] = lambda: None,
     ) -> None:
         """Hold memory that a backend has made; `close` gives it back."""
+        import torch
+
         self.plan, self.memory, self.addresses, self.first = plan, memory, addresses, first
         self._close = close
         self.closed = False
         self._checked = time.monotonic()
         self._stream: int | None = None
-        self._reader: torch.cuda.Stream | None = None
+        begin = plan.places["record"]
+        self._record = Glance(memory[:, begin : begin + 4 * RECORD_WORDS].view(torch.int32))
 
     @property
     def ranks(self) -> int:
@@ -137,14 +141,16 @@ class Channel:
             PeerTimeout: a peer didn't come.
             Overlap: two calls used the channel at the same time.
         """
+        self._raise(self._record.read())
+
+    def _raise(self, records: list[list[int]]) -> None:
         self._checked = time.monotonic()
-        begin = self.plan.places["record"]
-        for rank, words in enumerate(self._read(begin, begin + 4 * RECORD_WORDS), self.first):
+        for rank, words in enumerate(records, self.first):
             if words[0]:
                 raise self._failure(rank, words)
 
     def check_sometimes(self) -> None:
-        """`check`, if the last one was a while ago and nothing is being captured; what a call does.
+        """Look whether a call before this one has failed, without waiting for anything; what a call does.
 
         Raises:
             ChannelError: as `check`, or the channel is closed.
@@ -154,21 +160,7 @@ class Channel:
                 f"channel {self.plan.name} is closed; make a new communicator, and new plans with it"
             )
         if time.monotonic() - self._checked > CHECK_SECONDS and not capturing():
-            self.check()
-
-    def _read(self, begin: int, end: int) -> list[list[int]]:
-        import torch
-
-        part = self.memory[:, begin:end].view(torch.int32)
-        if not part.is_cuda:
-            found: list[list[int]] = part.tolist()
-            return found
-        # A stream of its own: on the caller's, reading would wait for the very kernels that it asks about.
-        if self._reader is None:
-            self._reader = torch.cuda.Stream(part.device)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(self._reader):
-            records: list[list[int]] = part.tolist()
-        return records
+            self._raise(self._record.look() or [])
 
     def _failure(self, rank: int, words: list[int]) -> ChannelError:
         _, _, peer, waited_for, expected, seen, cta, _ = words
@@ -205,11 +197,13 @@ class Channel:
     def clear(self) -> None:
         """Make all of this process's memory of the channel as new; nobody may be using it."""
         self.memory.zero_()
+        self._record.forget()
         self._stream = None
 
     def close(self) -> None:
         """Give the memory back; calls that still know the channel raise from now on."""
         self.closed = True
+        self._record.end()
         self._close()
         self._close = lambda: None
 

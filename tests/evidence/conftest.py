@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import shutil
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -96,15 +93,6 @@ class Scalar:
 @pytest.fixture(scope="session")
 def scalar() -> Scalar:
     return Scalar()
-
-
-@pytest.fixture(scope="session")
-def figures() -> Iterator[dict[str, object]]:
-    """What tests on a GPU measured; written as JSON where `KERNWRIGHT_FIGURES` says."""
-    measured: dict[str, object] = {}
-    yield measured
-    if (path := os.environ.get("KERNWRIGHT_FIGURES")) and measured:
-        Path(path).write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

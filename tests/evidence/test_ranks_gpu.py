@@ -68,7 +68,9 @@ def test_local_ranks_of_the_miniature(mini, monkeypatch, dtype, ranks):
 def test_local_ranks_of_the_library(tmp_path, monkeypatch, figures, ranks):
     """Payloads of up to 28 MiB; a candidate whose CTAs don't fit says so, which only eight ranks may."""
     monkeypatch.chdir(tmp_path)
-    results = run_verify(find_workspace(), "cuda", [f"bf16-w7168-tp{ranks}"], [], [], [], quiet=True)
+    results = run_verify(
+        find_workspace(), "cuda", [f"bf16-w7168-b4to29360128-tp{ranks}"], [], [], [], quiet=True
+    )
     assert [result.failure for result in results] == [""] * len(results)
     ran = {result.candidate: result for result in results if not result.skipped}
     assert set(ran) >= ({"tagged_words"} if ranks == 8 else {"tagged_words", "one_stage"})

@@ -58,9 +58,9 @@ class OneOfTwo:
         return load(root, build, arch, device)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def pair():
-    """The two ranks, with a stream each."""
+    """The two ranks, with a stream each; new for each test, so that a failed channel fails one alone."""
     import torch
 
     (plan,) = channel_plans(TABLE, 2, [SPEC])

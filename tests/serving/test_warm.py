@@ -86,6 +86,23 @@ def test_warm_up_takes_the_sizes_of_an_engine(make: ModuleType, gpu: Any) -> Non
     assert len(bound.warm_up([H200])) == 8
 
 
+def test_there_is_a_call_for_every_part_of_the_library() -> None:
+    """Also where a part begins in the middle of an element."""
+    from kernwright.generated.dispatch import DISPATCH, TABLE
+    from kernwright.runtime import warm
+
+    operators = {operator.family: operator for operator in DISPATCH.operators}
+    calls = 0
+    for work in TABLE.workloads:
+        for fields in warm.calls(work, None, H200):
+            for kind in work.control.steps:
+                request = operators[work.family].request_for(fields, kind)
+                if work.interval is not None and work.interval in request.fields:
+                    assert request.fields[work.interval] == fields[work.interval]
+            calls += 1
+    assert calls > len(TABLE.workloads)
+
+
 def test_device_memory_that_torch_asks_for_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [{"num_device_alloc": 3}, {"num_device_alloc": 1}]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

@@ -52,7 +52,7 @@ def test_tokens_equal_the_oracle(work, tokens, kind):
             assert difference.count == 0, f"{inputs}, {name}: {difference.first}"
             row = tokens - 1  # alone: the kernels for one token
             alone = [
-                t[row : row + 1].contiguous() if n in ARGUMENTS[:3] and t is not None else t
+                t[row : row + 1].clone() if n in ARGUMENTS[:3] and t is not None else t
                 for n, t in zip(ARGUMENTS, given, strict=True)
             ]
             single = hyper_connection(*alone, kind=kind, policy="control", **branches)[RESULTS.index(name)]
