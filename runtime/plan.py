@@ -132,6 +132,11 @@ class Plan:
         self._state_offsets, self._state_bytes = _pack(state)
         self._state: dict[int, torch.Tensor] = {}
 
+    @property
+    def device(self) -> int | None:
+        """Ordinal of the CUDA device; None for the emulator's."""
+        return self._index
+
     def __call__(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
     ) -> Sequence[torch.Tensor]:

@@ -304,7 +304,9 @@ def _static_bytes(workload: HyperConnectionWorkload, down: DownLayout | None, up
     if down and up:  # y, the scale, the call
         words += workload.branches * up.columns_per_cta + 1 + 2
         arrivals = 2
-    bytes_ = _round_up(words * word, arrival) + arrivals * arrival + word  # in the end: the grid in front has ended
+    bytes_ = (
+        _round_up(words * word, arrival) + arrivals * arrival + word
+    )  # in the end: the grid in front has ended
     return _round_up(bytes_, STAGING_ALIGNMENT)
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 from kernwright.emulator import Schedule, find_races, fuzz
 
-SEEDS = {"one": (6, 600), "one_teams": (4, 300), "one_look": (6, 300), "one_look_all": (4, 200), "two": (12, 600)}
+SEEDS = {
+    "one": (6, 600),
+    "one_teams": (4, 300),
+    "one_look": (6, 300),
+    "one_look_all": (4, 200),
+    "two": (12, 600),
+}
 """Schedules by default, and of the long test: 2,000 in all."""
 
 
