@@ -47,7 +47,8 @@ def main(
     with torch.no_grad(), _boundary_contest.watched() as watch:
         owner = _boundary_contest.boundaries(spec, watch, groups, replays)
         contest = owner.contest
-        base = contest.capture(lambda: contest.chain.run(owner.plan(candidate)))
+        whole = owner.plan(candidate)
+        base = contest.capture(lambda: contest.chain.run(whole))
         contest.check(base, candidate)
         base_ms = median(contest.alone(base))
         floor_ms = median(contest.alone(contest.capture(contest.chain.read())))

@@ -127,7 +127,7 @@ class OneKernel(Prefetched):
     polls: Literal["first_lane", "every_lane"] = "first_lane"
     """Who of a warp waits for the exchange: one lane first, or all."""
     look_after_cycles: Size = 0
-    """Cycles after its CTA's sums at which a whole warp looks once, before it waits as `polls` says; 0: not at all."""
+    """Cycles after its CTA's sums at which a whole warp looks once, before it waits as `polls` says; 0: never."""
     down: DownOptions = DownOptions()
     """Options of combine, norm and down."""
     up: UpOptions = UpOptions()
