@@ -63,6 +63,13 @@ ONE = {
     ),
 }
 
+LOOK = {
+    "a look takes what it finds": ("if (missing == 0) return", "if (true) return"),
+    "computers don't wait for the grid before": (f"  {WAIT}\n  const int k", "  const int k"),
+    "down's weights aren't waited for": ("  wait_for_arrival(&shared.down_arrived);\n", ""),
+}
+"""What only `look_after_cycles` and `order = "state_first"` have."""
+
 TWO = {
     "computers don't wait for the grid before": COMPUTER_WAITS,
     "up doesn't wait for down": (f"  {WAIT}\n  for (int row", "  for (int row"),
@@ -113,6 +120,14 @@ def cases(mutants):
 @pytest.mark.parametrize("mutant", cases(ONE))
 def test_one_kernel(chain, mutant):
     assert found(two_calls(chain, "one", ONE[mutant]))
+
+
+@pytest.mark.parametrize("mutant", LOOK)
+def test_a_look_and_the_state_first(chain, mutant):
+    made = chain("one_look", spec="tiny", edits=(LOOK[mutant],)).start()
+    made.add("boundary", 1)
+    made.add("boundary", 2)
+    assert fuzz(made.launches, made.expected, SEEDS).problems
 
 
 @pytest.mark.parametrize("mutant", cases(TWO))
