@@ -1,4 +1,4 @@
-"""On a real GPU: what attributes say of a neighbour, boundaries behind one, and a plan that finds out and recovers."""
+"""On a real GPU: what attributes say of a neighbour, boundaries behind one, a plan that finds out and recovers."""
 
 from __future__ import annotations
 
@@ -114,6 +114,13 @@ def test_boundaries_behind_a_neighbour_are_right(here, module, name, kind):
     assert len(set(buffer.tolist())) == 1
 
 
+def call_for_seconds(plan, inputs, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(2 * LOOK_SECONDS)
+        plan(inputs)
+
+
 def test_a_plan_finds_out_and_recovers(here):
     """A record that says that CTAs gave up: NaN, an exception from a later call that waits for nothing, reset."""
     import torch
@@ -131,11 +138,8 @@ def test_a_plan_finds_out_and_recovers(here):
     )
     with pytest.raises(CtasApart, match="CTA 5 waited in vain for row 300 of branch 2 of call 1"):
         plan.check()
-    deadline = time.monotonic() + 5
     with pytest.raises(CtasApart):
-        while time.monotonic() < deadline:
-            time.sleep(2 * LOOK_SECONDS)
-            plan(inputs)
+        call_for_seconds(plan, inputs, 5)
     plan.reset()
     for _ in range(3):
         time.sleep(2 * LOOK_SECONDS)
