@@ -50,7 +50,7 @@ def exchanged(made, seed):
 
 
 def rows_of(made, words):
-    """The words of each row's branches, and of the scales behind them, from planes of those that are loaded at once."""
+    """The words of each row's branches, and of the scales behind them, from planes of what is loaded at once."""
     at_once = made.entry.candidate.exchange_bytes // 8
     branches, rows = made.shape.branches, made.shape.low_rank + made.shape.branches + 1
     planes = words.reshape(branches // at_once, -1, at_once)
