@@ -4837,7 +4837,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', 'f75b3d3b4fca730efca47158249d895a693189adfb70ad4919e1a980aa172061'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '1489627c3302dc4472c39a12e8108968ebd7cb2675a7af4015e688e541a4da30'),
                     },
                     kernels={
                         'boundary': Kernel('hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -4854,7 +4854,7 @@ TABLE = Table(
                     scratch={
                     },
                     state={
-                        'exchange': ((1300,), 'int64'),
+                        'exchange': ((1312,), 'int64'),
                         'generations': ((132,), 'int32'),
                         'record': ((8,), 'int32'),
                     },
@@ -4866,7 +4866,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '39f863aa1e363f8f4dc670ebc5fcc2c4a60b45d6fd6e3b819d02a82560b4cc34'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '826a9d85d1c4ef7a5134d9289412824478813e998fb9e0477592d6387455efe5'),
                     },
                     kernels={
                         'combine_norm_down': Kernel('hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
@@ -5132,7 +5132,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '86d41c2e7599e06fa8e16addec8f5e1e5e7e2ee705e2055423d885b8c1151c29'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '58bfa8177379aa1dbc3823fa9308356d0c471eb0d68baa3c02a58b672adb1ecb'),
                     },
                     kernels={
                         'boundary': Kernel('hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -5149,7 +5149,7 @@ TABLE = Table(
                     scratch={
                     },
                     state={
-                        'exchange': ((1300,), 'int64'),
+                        'exchange': ((1312,), 'int64'),
                         'generations': ((132,), 'int32'),
                         'record': ((8,), 'int32'),
                     },
@@ -5161,7 +5161,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '83e06b9f0c00561e5f7fc9ebfc0beb7d71f932b31325cfcb0ca3b649cd7ae675'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '9a580131925c8d80000ef2933f6e1bf69bad5cc5dc9967fdf6b95c5b71e74956'),
                     },
                     kernels={
                         'combine_norm_down': Kernel('hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),

@@ -44,6 +44,11 @@ class CudaModule:
         """Hold a `cupy.cuda.function.Module`, and the number of multiprocessors of its device."""
         self._module, self._sm_count = module, sm_count
 
+    def address(self, symbol: str) -> int:
+        """The CUfunction of a kernel, for questions to the driver."""
+        pointer: int = self._module.get_function(symbol).ptr
+        return pointer
+
     def launcher(self, kernel: Kernel) -> Launcher:
         """As the protocol says; kernels whose CTAs wait for each other must fit on the device at once."""
         from cupy_backends.cuda.api import driver

@@ -21,6 +21,7 @@ from .errors import Misaligned, NotWarm
 from .launch import Module, Sequenced
 from .request import Buffer, Signature
 from .table import Candidate, Kernel
+from .waits import RECORD, WaitRecord
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +54,8 @@ class Plan:
         "_loose",
         "_offsets",
         "_outputs",
+        "_record_at",
+        "_records",
         "_scratch",
         "_scratch_bytes",
         "_sequence",
@@ -131,6 +134,15 @@ class Plan:
         self._scratch = ((self._scratch_bytes,), (1,), torch.uint8)
         self._state_offsets, self._state_bytes = _pack(state)
         self._state: dict[int, torch.Tensor] = {}
+        self._records: dict[int, WaitRecord] = {}
+        self._record_at = next(
+            (at for at, buffer in zip(self._state_offsets, state, strict=True) if buffer.name == RECORD), None
+        )
+
+    @property
+    def device(self) -> int | None:
+        """Ordinal of the CUDA device; None for the emulator's."""
+        return self._index
 
     def __call__(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
@@ -193,6 +205,30 @@ class Plan:
         if self._state_bytes and self._index is not None:
             self._state_of(current_stream(self._index))
 
+    def check(self) -> None:
+        """Look whether kernels whose CTAs wait for each other gave up, in calls that have ended; waits for a copy.
+
+        A call does so now and then by itself, without waiting, for calls before it on its stream.
+
+        Raises:
+            CtasApart: they did.
+        """
+        for record in self._records.values():
+            record.check()
+
+    def reset(self) -> None:
+        """Make all state as new, that of captured graphs too; waits until the device is idle."""
+        import torch
+
+        if self._index is None or not self._state:
+            return
+        torch.cuda.synchronize(self._index)
+        for state in self._state.values():
+            state.zero_()
+        for record in self._records.values():
+            record.forget()
+        torch.cuda.synchronize(self._index)
+
     def _misaligned(self, pointers: Sequence[int]) -> Misaligned:
         found = [
             f"{buffer.name} at {pointer:#x}"
@@ -230,11 +266,15 @@ class Plan:
                     "that is being captured; call the op, or prepare() of its plan, on that stream once before the "
                     "capture"
                 )
+        elif record := self._records.get(stream):
+            record.look_sometimes()
         if state is None:
             import torch
 
             made = torch.zeros(self._state_bytes, dtype=torch.uint8, device=f"cuda:{self._index}")
             state = self._state.setdefault(stream, made)
+            if self._record_at is not None:
+                self._records.setdefault(stream, WaitRecord(state, self._record_at, self.candidate.name))
         return state.data_ptr()
 
 
