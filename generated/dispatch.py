@@ -3802,8 +3802,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', '11277241f7d758789e7b0d7d096ea9347b4113a901d92efe3831a88576f4c606'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', 'b537a8eb914b077a31d8d5e8bf39d1c813f154eed4ed48510733755ba3f225da'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', '5fa46c184c789b08a7c3e60b0c1cd069c9eb58358c6c0c989f15c7023d571113'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', '7204e48632bcaeccecd439fa837118c2472c3f8baeaf12f127dad1f6dac93edc'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -3931,8 +3931,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', '6af9bccbb643401378177320d5f6d83e20cd7faab24d928024cfca8c1736384d'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', '9fc3bf6b2b5c3d5e9eed097aacc74206f783d5c90431c8b51f86ffcfde7b151e'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', 'dd8983d7c1590347e68b223744ff52a9bf1e3b9d573c007e612f33a7fe15540c'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', '3f6230090aa19094c3e597f4991fe9410df8649ef1d29cf49d98f458f1ee64be'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -4002,8 +4002,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', '1520ce05b2c4512720d96511fc4c0b3f13a95fd5a204fa65a9465c56f1456b1f'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', '4a56bd5b0ab6f49f2c03595b89dbfeefcb85c079026b32100a4845e84fa2d4e1'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', '28dce7346c4cf6230de8c110a5ef24b92977dce8ddb4f02057432f17315fb0b2'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', '4dcad3a469238804b1fdbb7c85a3773880983cc6aa3405efdb08fadc544bb009'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -4035,7 +4035,7 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', '166ba248562d9ad73abff7f810c08777717d3fc9b930d6c0d53d13e6e419700a'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', '138deadbdc80e4586b8e3d01e13ea40ca88dda8ff3fb01747a5f393aa31d78ff'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -4105,8 +4105,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', 'cf84ea18d554976516074722176684f24119009dd6ee4c0be8b37be40563bcd6'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', 'f2f09a6762aedb9bf0448e80fb9f3176690a0ef0402cbbdd28972545c39bcd03'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', '32821df8c8ca5c14bc25074d088e3f3856106d87ee0e877c0f7eef4918fb9f14'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', 'a534dfb868e8d20c2bb5a64edc0ce526f3c52b81dd4cfdbe5ba98c279c6375a8'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -4138,7 +4138,7 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', 'd8553a0a3dcb4381a97a82fdadfd950bc52c46c2a30346a6fea818e82781d34d'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', 'a1b2fb1e5626964835282c91801fb79909905028baa7c21b2c17044da4e9c0c2'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -4208,8 +4208,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', 'be310ef41d3411615686f4b6256c2d689fb5c9d5f82ead2f16e52134e8e6a934'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', 'c2cbcbd1354fa57c9de899be17ae23a991d7854bbac9a367a0781ed9bd681379'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', '58fc0bfae73b8647ecd61513fa6f884cd2a5027f9e2a314c09fb3e0c277bfd9e'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', '5a340fabf7940eca6cdee613b2c804849571aa3154e792daf4c8d942afe118bb'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -4279,8 +4279,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', 'ee86186ea28221a7f0a4ad6d3644277f7cd6d5e9e2ea691beef10792985b84f7'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', '72b8699d0cc0f06e1ae6d22a201adb10af8418617686efaeeaf474569ced6553'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', 'e104489cadf6477730a2565a9d8836ae24ddc3ccb724177fae35368991c93bc5'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', '724f2f8f29035644d74b834dbb7dd714156dee7fb63765b04e53e95399edc823'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -4551,15 +4551,15 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', 'ebc21fa80be4e845d297abaf74704433d699fcb372365c14019ca391b600e2a7'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', '8d5ac126cc96e13cc32ba374536822eb78666c69d801e90bebf17f821ee95891'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', 'ff2572d5e27affa45232c9d260570fef519ad463635305179fc476447d8f4097'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', '7bc2154aee3936dc5b1f8b5774266c3e2ef7118e3ff9ca845db0f9b75540e01c'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
                         'norm': Kernel('hyper_connection_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
                         'combine': Kernel('hyper_connection_combine_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
-                        'down': Kernel('hyper_connection_down_tensor_core', grid=(21, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials', 'tokens'), shared_bytes=5120),
-                        'down_final': Kernel('hyper_connection_down_final_tensor_core', grid=(20, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials_final', 'tokens'), shared_bytes=5120),
+                        'down': Kernel('hyper_connection_down_tensor_core', grid=(21, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials', 'tokens'), shared_bytes=10240),
+                        'down_final': Kernel('hyper_connection_down_final_tensor_core', grid=(20, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials_final', 'tokens'), shared_bytes=10240),
                         'finish': Kernel('hyper_connection_finish_tensor_core', grid=(3, 1, 1), block=(128, 1, 1), args=('partials', 'lora', 'injection_out', 'tokens')),
                         'finish_final': Kernel('hyper_connection_finish_final_tensor_core', grid=(3, 1, 1), block=(128, 1, 1), args=('partials_final', 'lora', 'tokens')),
                         'up_mix': Kernel('hyper_connection_up_mix_tensor_core', grid=(160, 1, 1), block=(128, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
@@ -4879,15 +4879,15 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', '967853f4027ec614967b5ab18bca5e09987abefc109699a170753be3a4d50e5b'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', 'b64a14a19d1b40d9bc02550b60a0acb02fcb1726723b0ffe3f24eb60527ca52a'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', '5b5b31187022475cf73b3dafd1bce5bebc142a615a6577d065f1aa2cbfda5f41'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', '1e9a9adf28785d54b78f8f23d68aad3d831d08ebb7b884a299f128f725f93919'),
                     },
                     kernels={
                         'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
                         'norm': Kernel('hyper_connection_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
                         'combine': Kernel('hyper_connection_combine_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
-                        'down': Kernel('hyper_connection_down_tensor_core', grid=(21, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials', 'tokens'), shared_bytes=5120),
-                        'down_final': Kernel('hyper_connection_down_final_tensor_core', grid=(20, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials_final', 'tokens'), shared_bytes=5120),
+                        'down': Kernel('hyper_connection_down_tensor_core', grid=(21, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials', 'tokens'), shared_bytes=10240),
+                        'down_final': Kernel('hyper_connection_down_final_tensor_core', grid=(20, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials_final', 'tokens'), shared_bytes=10240),
                         'finish': Kernel('hyper_connection_finish_tensor_core', grid=(3, 1, 1), block=(128, 1, 1), args=('partials', 'lora', 'injection_out', 'tokens')),
                         'finish_final': Kernel('hyper_connection_finish_final_tensor_core', grid=(3, 1, 1), block=(128, 1, 1), args=('partials_final', 'lora', 'tokens')),
                         'up_mix': Kernel('hyper_connection_up_mix_tensor_core', grid=(160, 1, 1), block=(128, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),

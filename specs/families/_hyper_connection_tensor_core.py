@@ -50,7 +50,7 @@ class TensorCore(Candidate):
     row_tiles: Annotated[Count, Field(le=4)] = 1
     """Times 16 rows of down that a CTA takes: with more, the activations are read less often."""
     tokens_per_cta: Count | None = None
-    """Tokens that a CTA takes, a multiple of 8: with more, the weights are read less often. Default: all, up to 64."""
+    """Tokens that a CTA takes, a multiple of 8: with more, the weights are read less often. Default: 16, or all up to 64."""
 
     KERNELS = ("combine_norm", "norm", "combine", "down", "down_final", "finish", "finish_final", "up_mix")
 
@@ -68,8 +68,10 @@ class TensorCore(Candidate):
 
     def tokens_at_once(self, workload: HyperConnectionWorkload) -> int:
         """Tokens that a CTA takes."""
-        most = -(-workload.tokens.max // TILE_TOKENS) * TILE_TOKENS
-        return self.tokens_per_cta or min(most, 64)
+        if self.tokens_per_cta is not None:
+            return self.tokens_per_cta
+        # Two tiles at least: without a loop over them the compiler loads weights one by one, where they are used.
+        return min(max(2, -(-workload.tokens.max // TILE_TOKENS)) * TILE_TOKENS, 64)
 
     def steps(self, workload: HyperConnectionWorkload) -> int:
         """Steps of a warp of down."""

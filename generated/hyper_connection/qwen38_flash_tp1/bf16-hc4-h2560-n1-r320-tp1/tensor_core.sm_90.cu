@@ -15,8 +15,8 @@
 // combine_norm(residual, block, injection, norm_weight, x, y, tokens): grid [4, 1, 1], block [320, 1, 1], dynamic shared 0
 // norm(residual, norm_weight, y, tokens): grid [4, 1, 1], block [320, 1, 1], dynamic shared 0
 // combine(residual, block, injection, x, tokens): grid [4, 1, 1], block [320, 1, 1], dynamic shared 0
-// down(y, down_weight, partials, tokens): grid [21, 8, 1], block [256, 1, 1], dynamic shared 5120
-// down_final(y, down_weight, partials_final, tokens): grid [20, 8, 1], block [256, 1, 1], dynamic shared 5120
+// down(y, down_weight, partials, tokens): grid [21, 8, 1], block [256, 1, 1], dynamic shared 10240
+// down_final(y, down_weight, partials_final, tokens): grid [20, 8, 1], block [256, 1, 1], dynamic shared 10240
 // finish(partials, lora, injection_out, tokens): grid [3, 1, 1], block [128, 1, 1], dynamic shared 0
 // finish_final(partials_final, lora, tokens): grid [3, 1, 1], block [128, 1, 1], dynamic shared 0
 // up_mix(lora, up_weight, y, block_input, tokens): grid [160, 1, 1], block [128, 1, 1], dynamic shared 0
@@ -169,12 +169,25 @@ __device__ __forceinline__ float over_branches(float value) { return value * 0x1
 __device__ __forceinline__ void mma(float (&sum)[4], unsigned int a0, unsigned int a1, unsigned int a2, unsigned int a3,
                                     unsigned int b0, unsigned int b1) {
 #ifdef __CUDA_ARCH__
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{ %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+               "{ %0, %1, %2, %3 }, { %4, %5, %6, %7 }, { %8, %9 }, { %0, %1, %2, %3 };"
+               : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+               : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 #else
   kernwright::emulator::mma_m16n8k16<storage_t>(sum, a0, a1, a2, a3, b0, b1);
+#endif
+}
+
+// Sixteen bytes that nothing writes while the kernel runs. Volatile keeps loads and products in the order of the text: the
+// compiler would put each load in front of its product, and wait for one after the other.
+__device__ __forceinline__ uint4 load_ahead(const storage_t* source) {
+#ifdef __CUDA_ARCH__
+  uint4 word;
+  asm volatile("ld.global.nc.v4.u32 { %0, %1, %2, %3 }, [%4];"
+               : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w) : "l"(source));
+  return word;
+#else
+  return *reinterpret_cast<const uint4*>(source);
 #endif
 }
 
@@ -182,8 +195,7 @@ __device__ __forceinline__ void mma(float (&sum)[4], unsigned int a0, unsigned i
 struct Rows { uint4 low, high; };
 
 __device__ __forceinline__ Rows load_rows(const storage_t* low, int stride) {
-  return {load_weight_word(reinterpret_cast<const uint4*>(low)),
-          load_weight_word(reinterpret_cast<const uint4*>(low + 8 * stride))};
+  return {load_ahead(low), load_ahead(low + 8 * stride)};
 }
 
 __device__ __forceinline__ void multiply_add(float (&sum)[4], const Rows& rows, const uint4& token) {
@@ -192,7 +204,7 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const Rows& rows, 
 }
 
 constexpr int TILE_ROWS = 16, TILE_TOKENS = 8, STEP = 32;  // of a tile, in columns for a step
-constexpr int TOKENS = 8;  // a CTA's
+constexpr int TOKENS = 16;  // a CTA's
 
 // ---- combine and grouped RMSNorm: one CTA a branch, tree [1, 320, 8] ----
 
@@ -433,7 +445,7 @@ hyper_connection_down_tensor_core(const storage_t* __restrict__ y, const storage
     const storage_t* const token = y + (first + min(tile + group, count - 1)) * STATE + column;
     uint4 input[STEPS];
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) input[step] = *reinterpret_cast<const uint4*>(token + step * STEP);
+    for (int step = 0; step < STEPS; ++step) input[step] = load_ahead(token + step * STEP);
 #pragma unroll
     for (int i = 0; i < ROW_TILES; ++i) {
       float sum[4] = {};
@@ -486,7 +498,7 @@ hyper_connection_down_final_tensor_core(const storage_t* __restrict__ y, const s
     const storage_t* const token = y + (first + min(tile + group, count - 1)) * STATE + column;
     uint4 input[STEPS];
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) input[step] = *reinterpret_cast<const uint4*>(token + step * STEP);
+    for (int step = 0; step < STEPS; ++step) input[step] = load_ahead(token + step * STEP);
 #pragma unroll
     for (int i = 0; i < ROW_TILES; ++i) {
       float sum[4] = {};
@@ -567,10 +579,12 @@ hyper_connection_up_mix_tensor_core(const storage_t* __restrict__ lora, const st
   for (unsigned int tile = 0; tile < count; tile += TILE_TOKENS) {
     // Behind the last token its values stand in: their gates are not used.
     const storage_t* const token = lora + (first + min(tile + group, count - 1)) * LOW_RANK + place * 8;
+    uint4 input[STEPS];
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) input[step] = load_ahead(token + step * STEP);
     float sum[4] = {};
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step)
-      multiply_add(sum, weight[step], *reinterpret_cast<const uint4*>(token + step * STEP));
+    for (int step = 0; step < STEPS; ++step) multiply_add(sum, weight[step], input[step]);
 #pragma unroll
     for (int e = 0; e < 4; ++e)
       // The gate is rounded although it is never stored.
