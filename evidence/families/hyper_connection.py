@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from ...runtime.reference.hyper_connection_shape import Shape as ReferenceShape
 from ...runtime.table import Workload
 from ..chain import layer_weights
 from ..oracle import INPUT_KINDS, InputKind, Kind, NormWeight, Shape, boundary, tensors, weights
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 BOUNDARIES = 96
 """Of a token: 48 layers, attention and MLP."""
+
+MANY = 16
+"""Tokens beyond which the oracle's answers are spared."""
 
 SEEDS = {"boundary": (1, 2), "first": (3,), "combine": (4,), "final": (5,)}
 
@@ -40,6 +44,21 @@ def shape_of(workload: Workload, tokens: int | None = None) -> Shape:
     )
 
 
+def reference_shape(workload: Workload, case: Case) -> ReferenceShape:
+    """The torch reference's view of a case."""
+    shape = shape_of(workload, case.at)
+    return ReferenceShape(
+        dtype=shape.dtype,
+        branches=shape.branches,
+        hidden=shape.hidden,
+        low_rank=shape.low_rank,
+        tokens=shape.tokens,
+        norm_weight=shape.norm_weight,
+        eps=shape.eps,
+        world_size=1,
+    )
+
+
 class HyperConnection:
     """See `evidence.subject.Subject`."""
 
@@ -47,9 +66,13 @@ class HyperConnection:
         """Every kind of values for every kind of boundary; twice for the one that 95 of 96 are.
 
         Of an interval of tokens both ends and the middle; the emulator gets the fewest with all values, the most with
-        normal ones.
+        normal ones. Of one that goes beyond 16 tokens, whose answers take long, only the fewest get everything, and
+        the emulator gets a single case.
         """
         tokens = interval_of(workload)
+        if tokens is not None and tokens[1] > MANY:
+            yield from _cases_of_many(*tokens)
+            return
         for kind, seeds in SEEDS.items():
             for seed in seeds:
                 for inputs in INPUT_KINDS:
@@ -75,6 +98,23 @@ class HyperConnection:
         """All that the contract stores."""
         return boundary(shape_of(workload, case.at), bits, cast(Kind, case.kind))
 
+    def truth(
+        self, workload: Workload, case: Case, given: Mapping[str, torch.Tensor]
+    ) -> Mapping[str, torch.Tensor]:
+        """FP64 with the contract's rounding points."""
+        from ..oracle.truth import boundary as exact
+
+        return exact(shape_of(workload, case.at), given, cast(Kind, case.kind))
+
+    def eager(
+        self, workload: Workload, case: Case, given: Mapping[str, torch.Tensor]
+    ) -> Mapping[str, torch.Tensor]:
+        """torch's own sums and its GEMM library, with the same rounding points."""
+        from ...runtime.reference.hyper_connection_torch import approximate
+
+        shape = reference_shape(workload, case)
+        return approximate(shape, case.kind, dict(given))
+
     def chain(self, workload: Workload, device: torch.device, seed: int) -> Chain:
         """96 boundaries with distinct weights."""
         return BoundaryChain.make(workload, device, seed)
@@ -84,6 +124,17 @@ class HyperConnection:
         from . import _hyper_connection_peers as peers
 
         return peers.of(shape_of(workload))
+
+
+def _cases_of_many(low: int, high: int) -> Iterator[Case]:
+    """All values and kinds for the fewest tokens; for more, normal values, and values that aren't numbers."""
+    for kind, seeds in SEEDS.items():
+        for inputs in INPUT_KINDS:
+            asked = kind == "boundary" and inputs == "normal"
+            yield Case(kind, inputs, seeds[0], low, on_emulator=asked)
+    for at, inputs in (((low + high) // 2, "nonfinite"), (high, "normal")):
+        yield Case("boundary", inputs, 2, at, on_emulator=False)
+    yield Case("final", "normal", 5, high - 1, on_emulator=False)
 
 
 SUBJECT = HyperConnection()

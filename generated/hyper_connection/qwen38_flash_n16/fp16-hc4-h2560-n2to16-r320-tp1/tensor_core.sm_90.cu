@@ -1,7 +1,7 @@
 // hyper_connection fp16-hc4-h2560-n2to16-r320-tp1, candidate tensor_core (route tensor_core), sm_90
 // workload: dtype = float16, branches = 4, hidden = 2560, low_rank = 320, tokens = (2, 16), world_size = 1, eps = 1e-06, norm_weight = per_branch
 // trees (segments, lanes, chunk): norm [1, 320, 8], down [4, 320, 8], up [1, 32, 2]
-// schedule: segments = 8, warps = 8, row_tiles = 1, tokens_per_cta = None, tolerance = { relative_l2 = 0.004 }
+// schedule: segments = 8, warps = 8, row_tiles = 1, tokens_per_cta = None, tolerance = { relative_l2 = 0.008 }
 // scratch: x [16, 10240] float16
 // scratch: y [16, 10240] float16
 // scratch: lora [16, 320] float16
@@ -23,7 +23,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from qwen38_flash_n16.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): a463f97298867c12d2bf0a2fb14936a6ebcebc2bdedf1a5e70c3a67df9e700fe
+// Identity (workload, candidate, target): 5fc1e8963aae9cbb557f9d81713df4ca2bb10f5f84887046e2c7b1487e8b80ae
 //
 // Both projections run on tensor cores: products are exact, sums are FP32 in an order that nobody states, so this text
 // proves itself against FP64 within its tolerance. What is stated is all the rest: a row of down is the sum of
@@ -389,13 +389,14 @@ hyper_connection_combine_tensor_core(const storage_t* __restrict__ residual, con
 
 // ---- down: the columns of a row shared by 8 CTAs of 8 warps ----
 
+extern __shared__ float sums[];  // [warp][token][row]
+
 namespace down_sum {
 constexpr int SEGMENTS = 8, WARPS = 8, THREADS = 256;
 constexpr int STEPS = 5, ROW_TILES = 1, CTA_ROWS = 16;
 constexpr int FINISH_THREADS = 128;
 
-// [warp][token][row]; the padding lets a warp store to 32 different banks.
-extern __shared__ float sums[];
+// In `sums`; the padding lets a warp store to 32 different banks.
 __device__ __forceinline__ int sum_at(int warp, int token, int row) {
   return (warp * TOKENS + token) * 20 + row;
 }

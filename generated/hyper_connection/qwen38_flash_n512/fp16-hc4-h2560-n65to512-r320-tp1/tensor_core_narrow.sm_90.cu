@@ -1,7 +1,7 @@
 // hyper_connection fp16-hc4-h2560-n65to512-r320-tp1, candidate tensor_core_narrow (route tensor_core), sm_90
 // workload: dtype = float16, branches = 4, hidden = 2560, low_rank = 320, tokens = (65, 512), world_size = 1, eps = 1e-06, norm_weight = per_branch
 // trees (segments, lanes, chunk): norm [1, 320, 8], down [4, 320, 8], up [1, 32, 2]
-// schedule: segments = 8, warps = 8, row_tiles = 1, tokens_per_cta = 64, tolerance = { relative_l2 = 0.004 }
+// schedule: segments = 8, warps = 8, row_tiles = 1, tokens_per_cta = 64, tolerance = { relative_l2 = 0.008 }
 // scratch: x [512, 10240] float16
 // scratch: y [512, 10240] float16
 // scratch: lora [512, 320] float16
@@ -23,7 +23,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from qwen38_flash_n512.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 26bae4728fa7b6c644e5526aaabafa61e1eabc180441c7cdd6b01939ac463533
+// Identity (workload, candidate, target): ed8ec4d064b653cb7a74cf4c1d44f192b5df56d94bb4bb367130b174da7e0f11
 //
 // Both projections run on tensor cores: products are exact, sums are FP32 in an order that nobody states, so this text
 // proves itself against FP64 within its tolerance. What is stated is all the rest: a row of down is the sum of
@@ -389,13 +389,14 @@ hyper_connection_combine_tensor_core_narrow(const storage_t* __restrict__ residu
 
 // ---- down: the columns of a row shared by 8 CTAs of 8 warps ----
 
+extern __shared__ float sums[];  // [warp][token][row]
+
 namespace down_sum {
 constexpr int SEGMENTS = 8, WARPS = 8, THREADS = 256;
 constexpr int STEPS = 5, ROW_TILES = 1, CTA_ROWS = 16;
 constexpr int FINISH_THREADS = 128;
 
-// [warp][token][row]; the padding lets a warp store to 32 different banks.
-extern __shared__ float sums[];
+// In `sums`; the padding lets a warp store to 32 different banks.
 __device__ __forceinline__ int sum_at(int warp, int token, int row) {
   return (warp * TOKENS + token) * 20 + row;
 }

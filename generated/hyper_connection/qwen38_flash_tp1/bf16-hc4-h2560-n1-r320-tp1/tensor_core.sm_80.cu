@@ -1,7 +1,7 @@
 // hyper_connection bf16-hc4-h2560-n1-r320-tp1, candidate tensor_core (route tensor_core), sm_80
 // workload: dtype = bfloat16, branches = 4, hidden = 2560, low_rank = 320, tokens = 1, world_size = 1, eps = 1e-06, norm_weight = per_branch
 // trees (segments, lanes, chunk): norm [1, 320, 8], down [4, 320, 8], up [1, 32, 2]
-// schedule: segments = 8, warps = 8, row_tiles = 1, tokens_per_cta = None, tolerance = { relative_l2 = 0.004 }
+// schedule: segments = 8, warps = 8, row_tiles = 1, tokens_per_cta = None, tolerance = { relative_l2 = 0.008 }
 // scratch: x [1, 10240] bfloat16
 // scratch: y [1, 10240] bfloat16
 // scratch: lora [1, 320] bfloat16
@@ -23,7 +23,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from qwen38_flash_tp1.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 3190b2a73e85aa7a8033f025c97a0e71adb1d0cbb001fa7f806ece6963249b72
+// Identity (workload, candidate, target): ddc5624474df950c730b075584750af6e5de74d7a5f4bb0cd21b104c0494ba1c
 //
 // Both projections run on tensor cores: products are exact, sums are FP32 in an order that nobody states, so this text
 // proves itself against FP64 within its tolerance. What is stated is all the rest: a row of down is the sum of
@@ -389,13 +389,14 @@ hyper_connection_combine_tensor_core(const storage_t* __restrict__ residual, con
 
 // ---- down: the columns of a row shared by 8 CTAs of 8 warps ----
 
+extern __shared__ float sums[];  // [warp][token][row]
+
 namespace down_sum {
 constexpr int SEGMENTS = 8, WARPS = 8, THREADS = 256;
 constexpr int STEPS = 5, ROW_TILES = 1, CTA_ROWS = 16;
 constexpr int FINISH_THREADS = 128;
 
-// [warp][token][row]; the padding lets a warp store to 32 different banks.
-extern __shared__ float sums[];
+// In `sums`; the padding lets a warp store to 32 different banks.
 __device__ __forceinline__ int sum_at(int warp, int token, int row) {
   return (warp * TOKENS + token) * 20 + row;
 }
