@@ -254,7 +254,9 @@ def differing(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 def poisoned(found: torch.Tensor) -> torch.Tensor:
     """Where nothing was written."""
-    return words(found) == int.from_bytes(POISON.to_bytes(2, "little") * (found.element_size() // 2), "little")
+    return words(found) == int.from_bytes(
+        POISON.to_bytes(2, "little") * (found.element_size() // 2), "little"
+    )
 
 
 def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:

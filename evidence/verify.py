@@ -253,9 +253,7 @@ def verify_one(
     whole = replace(gate, values=total(gate.values), mismatches=total(gate.mismatches))
     seconds = time.perf_counter() - start
     closeness = None if near is None else near.closeness
-    return replace(
-        told, gate=whole, seconds=seconds, problem=problem, artefact=artefact, closeness=closeness
-    )
+    return replace(told, gate=whole, seconds=seconds, problem=problem, artefact=artefact, closeness=closeness)
 
 
 def _splits_tensors(candidate: Candidate) -> bool:

@@ -97,7 +97,10 @@ def _remembered(
 ) -> Verification:
     facts = [
         candidate.builds[arch].sha256,
-        *(repr(dict(said)) for said in (candidate.kernels, candidate.steps, candidate.scratch, candidate.tolerance)),
+        *(
+            repr(dict(said))
+            for said in (candidate.kernels, candidate.steps, candidate.scratch, candidate.tolerance)
+        ),
         *(repr(dict(said)) for said in (workload.fields, workload.trees, workload.channel)),
         judges_digest(Path(inspect.getfile(subject.expected)).resolve().parent),
         *(c.name for c in cases),
@@ -147,7 +150,11 @@ def _run_case(
     problem = f"{checked.problems[0]} Case {case.name}, {checked.schedule}." if checked.problems else ""
     if near is not None and not problem:
         here = _near(near, case, run, checked.arrays)
-        problem = f"{here.mismatches} values lie outside {near.closeness.bounds}; {here.first}" if here.first else ""
+        problem = (
+            f"{here.mismatches} values lie outside {near.closeness.bounds}; {here.first}"
+            if here.first
+            else ""
+        )
     gate = result.gate + here
     if not problem:
         return replace(result, gate=gate)

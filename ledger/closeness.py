@@ -33,7 +33,9 @@ class Closeness(Model):
     @property
     def bounds(self) -> str:
         """`relative_l2 = 0.004`."""
-        return ", ".join(f"{name} = {bound:g}" for name, bound in self.tolerance.model_dump(exclude_none=True).items())
+        return ", ".join(
+            f"{name} = {bound:g}" for name, bound in self.tolerance.model_dump(exclude_none=True).items()
+        )
 
     @property
     def measured(self) -> str:

@@ -112,7 +112,9 @@ class Record(Model):
         if self.schema_version < PARTS and self.part is not None:
             raise ValueError(f"found a part in a record of version {self.schema_version}, which had none.")
         if self.schema_version < SCHEMA and self.exactness.closeness is not None:
-            raise ValueError(f"found a closeness in a record of version {self.schema_version}, which had none.")
+            raise ValueError(
+                f"found a closeness in a record of version {self.schema_version}, which had none."
+            )
         return self
 
     @property

@@ -31,7 +31,7 @@ class Judgement:
 
 
 def judge(exactness: Exactness, timing: Timing | None, rule: Rule, is_control: bool) -> Judgement:
-    """Judge a candidate: *rejected* if inexact or outside its tolerance, whatever its time; else by its gain's interval.
+    """Judge a candidate: *rejected* if inexact or outside its tolerance, whatever its time; else by its gain.
 
     *admitted* if the interval lies wholly above +threshold, *rejected* if wholly below -threshold, else
     *no_difference*, also where it was only verified; *invalid* with too few valid groups, and where
@@ -108,8 +108,7 @@ def _inexact(exactness: Exactness) -> Judgement:
         "rejected",
         None,
         None,
-        f"{exactness.mismatches}{values} stored values {wrong} "
-        f"in {_count(exactness.cases, 'case')}{first}.",
+        f"{exactness.mismatches}{values} stored values {wrong} in {_count(exactness.cases, 'case')}{first}.",
     )
 
 

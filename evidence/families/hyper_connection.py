@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ...runtime.reference.hyper_connection_shape import Shape as ReferenceShape
@@ -159,13 +159,20 @@ class BoundaryChain:
         """Make the weights on the spot."""
         shape = shape_of(workload)
         xp = array_library(device)
-        sets = []
+        sets: list[Sequence[torch.Tensor]] = []
         for index in range(calls):
             bits = layer_weights(shape, seed + index, xp)
             sets.append([as_torch(value, shape.dtype, device) for value in bits.values()])
-        state = tensors(shape, "normal", seed, xp)
+        return cls(shape, (), sets).of_tokens(shape.tokens, device, seed)
+
+    def of_tokens(self, tokens: int, device: torch.device, seed: int) -> BoundaryChain:
+        """The same weights for calls of another number of tokens."""
+        shape = replace(self.shape, tokens=tokens)
+        state = tensors(shape, "normal", seed, array_library(device))
         names = ("residual", "block", "injection")
-        return cls(shape, [as_torch(state[name], shape.dtype, device) for name in names], sets)
+        return replace(
+            self, shape=shape, first=[as_torch(state[name], shape.dtype, device) for name in names]
+        )
 
     @property
     def calls(self) -> int:
@@ -182,9 +189,9 @@ class BoundaryChain:
 
     @property
     def flops(self) -> int:
-        """Two for each element of the weight matrices."""
+        """Two for each element of the weight matrices and each token."""
         rows = self.shape.low_rank + self.shape.branches
-        return 2 * self.calls * self.shape.width * (rows + self.shape.low_rank)
+        return 2 * self.calls * self.shape.tokens * self.shape.width * (rows + self.shape.low_rank)
 
     def run(self, call: Call) -> list[Sequence[torch.Tensor]]:
         """x, block_input and injection_out of every boundary."""

@@ -35,7 +35,9 @@ class Bounds:
             ValueError: none is stated.
         """
         if not tolerance:
-            raise ValueError("the candidate is under a tolerance that states no bound; run `kernwright generate`")
+            raise ValueError(
+                "the candidate is under a tolerance that states no bound; run `kernwright generate`"
+            )
         return cls(**tolerance)
 
 

@@ -40,7 +40,8 @@ def lower_tensor_core(workload: HyperConnectionWorkload, candidate: TensorCore) 
     blocks = -(-most // at_once)
     stored = {"down": workload.padded_down_rows, "down_final": workload.low_rank}
     tilings = {
-        kernel: DownTiling(rows, -(-rows // cta_rows), rows % cta_rows != 0) for kernel, rows in stored.items()
+        kernel: DownTiling(rows, -(-rows // cta_rows), rows % cta_rows != 0)
+        for kernel, rows in stored.items()
     }
     constants: dict[str, Any] = {
         "dtype": workload.dtype,

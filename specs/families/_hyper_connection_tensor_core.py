@@ -1,8 +1,8 @@
-"""Route `tensor_core`: both projections by `mma`, for a few hundred tokens; under a tolerance, because no specification
-pins down the order in which tensor cores add.
+"""Route `tensor_core`: both projections by `mma`, for a few hundred tokens.
 
-What is stated here fixes all the rest of that order, so that a token has the same bits whatever is around it, in whatever
-batch, on whatever device: a row's sum is cut into `segments` x `warps` parts, whose sums are added in order.
+It is under a tolerance, because no specification pins down the order in which tensor cores add. What is stated here
+fixes all the rest of that order, so that a token has the same bits whatever is around it, in whatever batch: a row's sum
+is cut into `segments` x `warps` parts, whose sums are added in order.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TensorCore(Candidate):
     row_tiles: Annotated[Count, Field(le=4)] = 1
     """Times 16 rows of down that a CTA takes: with more, the activations are read less often."""
     tokens_per_cta: Count | None = None
-    """Tokens that a CTA takes, a multiple of 8: with more, the weights are read less often. Default: 16, or all up to 64."""
+    """Tokens that a CTA takes, a multiple of 8: with more, weights are read less often. Default: 16, or all up to 64."""
 
     KERNELS = ("combine_norm", "norm", "combine", "down", "down_final", "finish", "finish_final", "up_mix")
 
@@ -87,7 +87,7 @@ class TensorCore(Candidate):
         return workload.branches * self.tokens_at_once(workload) * (TILE_ROWS + PADDING) * 4
 
     def problems(self, workload: Workload) -> Iterator[Finding]:
-        """Find a shape that tiles don't divide, and options that need more registers or shared memory than there are."""
+        """Find a shape that tiles don't divide, and options that need more than a CTA has."""
         assert isinstance(workload, HyperConnectionWorkload)
         for name, size, unit in (
             ("hidden", workload.hidden, TILE_ROWS),
@@ -95,31 +95,42 @@ class TensorCore(Candidate):
             ("branches * hidden", workload.branches * workload.hidden, self.segments * self.warps * STEP),
         ):
             if size % unit:
-                yield Finding(("route",), f'route "tensor_core" needs {name} to be a multiple of {unit}; it is {size}.')
+                yield Finding(
+                    ("route",), f'route "tensor_core" needs {name} to be a multiple of {unit}; it is {size}.'
+                )
                 return
         if workload.tokens.max > MOST_TOKENS:
             message = f'route "tensor_core" serves up to {MOST_TOKENS} tokens; tokens is up to {workload.tokens.max}.'
             yield Finding(("route",), message)
         if workload.branches > 32:
-            yield Finding(("route",), f"every branch has a warp of up_mix, 32 at most; there are {workload.branches}.")
+            yield Finding(
+                ("route",), f"every branch has a warp of up_mix, 32 at most; there are {workload.branches}."
+            )
         yield from self._capacity(workload)
 
     def _capacity(self, workload: HyperConnectionWorkload) -> Iterator[Finding]:
         per_step = 2 * 4  # two rows of a tile, 16 bytes each
-        for key, held in (
-            ("row_tiles", self.row_tiles * self.steps(workload) * per_step),
-            ("route", workload.low_rank // STEP * per_step),
+        for key, held, remedy in (
+            (
+                "row_tiles",
+                self.row_tiles * self.steps(workload) * per_step,
+                "lower row_tiles or raise segments",
+            ),
+            ("route", workload.low_rank // STEP * per_step, "take another route for so large a low_rank"),
         ):
             if held > HELD_LIMIT:
-                message = f"a thread would hold {held} words of weights; {HELD_LIMIT} are allowed: lower row_tiles, or raise segments."
+                message = f"a thread would hold {held} words of weights; {HELD_LIMIT} are allowed: {remedy}."
                 yield Finding((key,), message)
-        needed = max(self.sum_bytes(workload), 2 * self.gate_bytes(workload))
-        if needed > SHARED_LIMIT:
-            message = (
-                f"{self.tokens_at_once(workload)} tokens of a CTA need {needed} bytes of shared memory; {SHARED_LIMIT} "
-                "are allowed: lower tokens_per_cta or row_tiles."
-            )
-            yield Finding(("tokens_per_cta",), message)
+        for kernel, needed, limit in (
+            ("down", self.sum_bytes(workload), SHARED_LIMIT),
+            ("up_mix", self.gate_bytes(workload), STATIC_SHARED_LIMIT),
+        ):
+            if needed > limit:
+                message = (
+                    f"{self.tokens_at_once(workload)} tokens of a CTA of {kernel} need {needed} bytes of shared memory; "
+                    f"{limit} are allowed: lower tokens_per_cta{' or row_tiles' if kernel == 'down' else ''}."
+                )
+                yield Finding(("tokens_per_cta",), message)
 
     def _own_problems(self) -> Iterator[Finding]:
         yield from super()._own_problems()
@@ -128,7 +139,11 @@ class TensorCore(Candidate):
             yield Finding(("contract",), message)
         old = [arch for arch in self.arch if arch not in ARCHS]
         if old:
-            yield Finding(("arch",), f"{listing(old)} lacks mma.m16n8k16; this route is for {listing(ARCHS)}.")
+            yield Finding(
+                ("arch",), f"{listing(old)} lacks mma.m16n8k16; this route is for {listing(ARCHS)}."
+            )
         if self.tokens_per_cta is not None and self.tokens_per_cta % TILE_TOKENS:
-            message = f"found {self.tokens_per_cta}; an mma takes {TILE_TOKENS} tokens, so take a multiple of that."
+            message = (
+                f"found {self.tokens_per_cta}; an mma takes {TILE_TOKENS} tokens, so take a multiple of that."
+            )
             yield Finding(("tokens_per_cta",), message)

@@ -225,7 +225,14 @@ class FusedUpMixGather(Sharded):
 
 
 Route = Annotated[
-    Replicated | OneKernel | TwoKernels | TensorCore | GateSharded | HiddenSharded | FusedUpMixGather | External,
+    Replicated
+    | OneKernel
+    | TwoKernels
+    | TensorCore
+    | GateSharded
+    | HiddenSharded
+    | FusedUpMixGather
+    | External,
     Field(discriminator="route"),
 ]
 
