@@ -21,6 +21,7 @@ from ..compiler.cache import default_folder
 from ..emulator import Buffer, Schedule, check
 from ..emulator import Mismatch as EmulatedMismatch
 from ..emulator.launch import Array
+from ..ledger import Closeness
 from ..runtime.dispatch import Dispatch
 from ..runtime.table import Candidate, Workload
 from .emulated import EmulatedCase, emulated
@@ -117,7 +118,8 @@ def _remembered(
         on=ON_EMULATOR,
     )
     if passed := _recall(place, len(cases)):
-        return replace(result, gate=passed, cached=True)
+        gate, closeness = passed
+        return replace(result, gate=gate, closeness=closeness, cached=True)
     near = NearTruth(subject, workload, candidate) if under_tolerance(candidate) else None
     start = time.perf_counter()
     for case in cases:
@@ -128,7 +130,8 @@ def _remembered(
         result, seconds=time.perf_counter() - start, closeness=None if near is None else near.closeness
     )
     if result.passed:
-        _remember(place, {"values": result.gate.values})
+        near_to = None if result.closeness is None else result.closeness.model_dump(mode="json")
+        _remember(place, {"values": result.gate.values, "closeness": near_to})
     return result
 
 
@@ -185,14 +188,15 @@ def judges_digest(own: Path) -> str:
     return sha.hexdigest()
 
 
-def _recall(place: Path, cases: int) -> Gate | None:
+def _recall(place: Path, cases: int) -> tuple[Gate, Closeness | None] | None:
     """What passed before; None if it isn't there, or not whole."""
     try:
         stored = json.loads(place.read_text(encoding="utf-8"))
-        values = stored["values"]
-    except (OSError, ValueError, KeyError, TypeError):
+        values, near = stored["values"], stored["closeness"]
+        closeness = None if near is None else Closeness.model_validate(near)
+    except (OSError, ValueError, KeyError, TypeError):  # pydantic's errors are ValueErrors
         return None
-    return Gate(cases, values, 0, None) if isinstance(values, int) and values > 0 else None
+    return (Gate(cases, values, 0, None), closeness) if isinstance(values, int) and values > 0 else None
 
 
 def _remember(place: Path, facts: Mapping[str, Any]) -> None:

@@ -52,8 +52,8 @@ def lower_rows(workload: HyperConnectionWorkload, candidate: Replicated) -> Lowe
     check_gates(candidate, tilings["up_mix"], up_tree, workload.branches)
     if up_tree.lanes < together:
         raise NotGenerated(
-            f"candidate {candidate.name} serves up to {together} tokens at once, each mixed by a lane of its own, but "
-            f"the up tree has {up_tree.lanes} lanes: state a tree.up with more, or fewer tokens"
+            f"candidate {candidate.name} serves up to {together} tokens at once, each mixed by a lane of its own, "
+            f"but the up tree has {up_tree.lanes} lanes: state a tree.up with more, or fewer tokens"
         )
     norm_threads = max(norm.lanes, 32)
     constants: dict[str, Any] = {

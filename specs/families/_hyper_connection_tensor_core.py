@@ -1,8 +1,8 @@
 """Route `tensor_core`: both projections by `mma`, for a few hundred tokens.
 
 It is under a tolerance, because no specification pins down the order in which tensor cores add. What is stated here
-fixes all the rest of that order, so that a token has the same bits whatever is around it, in whatever batch: a row's sum
-is cut into `segments` x `warps` parts, whose sums are added in order.
+fixes all the rest of that order, so that a token has the same bits whatever is around it, in whatever batch: a row's
+sum is cut into `segments` x `warps` parts, whose sums are added in order.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TensorCore(Candidate):
     row_tiles: Annotated[Count, Field(le=4)] = 1
     """Times 16 rows of down that a CTA takes: with more, the activations are read less often."""
     tokens_per_cta: Count | None = None
-    """Tokens that a CTA takes, a multiple of 8: with more, weights are read less often. Default: 16, or all up to 64."""
+    """Tokens that a CTA takes, a multiple of 8: with more, weights are read less often. Default: 16 to 64."""
 
     KERNELS = ("combine_norm", "norm", "combine", "down", "down_final", "finish", "finish_final", "up_mix")
 
@@ -121,13 +121,14 @@ class TensorCore(Candidate):
             if held > HELD_LIMIT:
                 message = f"a thread would hold {held} words of weights; {HELD_LIMIT} are allowed: {remedy}."
                 yield Finding((key,), message)
+        at_once = self.tokens_at_once(workload)
         for kernel, needed, limit in (
             ("down", self.sum_bytes(workload), SHARED_LIMIT),
             ("up_mix", self.gate_bytes(workload), STATIC_SHARED_LIMIT),
         ):
             if needed > limit:
                 message = (
-                    f"{self.tokens_at_once(workload)} tokens of a CTA of {kernel} need {needed} bytes of shared memory; "
+                    f"{at_once} tokens of a CTA of {kernel} need {needed} bytes of shared memory; "
                     f"{limit} are allowed: lower tokens_per_cta{' or row_tiles' if kernel == 'down' else ''}."
                 )
                 yield Finding(("tokens_per_cta",), message)
