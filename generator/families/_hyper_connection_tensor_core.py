@@ -45,7 +45,6 @@ def lower_tensor_core(workload: HyperConnectionWorkload, candidate: TensorCore) 
     }
     constants: dict[str, Any] = {
         "dtype": workload.dtype,
-        "mma_type": {"float16": "f16", "bfloat16": "bf16"}[workload.dtype],
         "branches": workload.branches,
         "hidden": workload.hidden,
         "low_rank": workload.low_rank,

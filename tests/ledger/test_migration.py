@@ -80,7 +80,7 @@ def test_the_file_stays_as_it_is_and_passes_check(tmp_path: Path, write: Any) ->
     before = path.read_bytes()
     write("new.json")
     files = read_records(tmp_path)
-    assert [file.version for file in files] == [3, 1]
+    assert [file.version for file in files] == [4, 1]
     assert check(files) == []
     assert path.read_bytes() == before
     old(tmp_path / "copy.json")
