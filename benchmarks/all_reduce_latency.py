@@ -27,8 +27,7 @@ Contestant = Callable[[], Any]
 
 def contestants(numel: int, dtype: torch.dtype, comm: GroupCommunicator) -> dict[str, Contestant]:
     """Everything that can reduce such a payload, by name."""
-    device = comm.device
-    mine = torch.randn(numel, device=device).to(dtype)
+    mine = torch.randn(numel, device=comm.device).to(dtype)
     out = torch.empty_like(mine)
     found: dict[str, Contestant] = {}
     for route in ROUTES:
@@ -39,6 +38,13 @@ def contestants(numel: int, dtype: torch.dtype, comm: GroupCommunicator) -> dict
         found[route] = lambda plan=plan: plan([mine], [out])
     found["dispatched"] = lambda: dispatch.all_reduce(mine, comm=comm, out=out)
     found["dispatched symmetric"] = _symmetric(numel, dtype, comm)
+    return found | peers(numel, dtype, comm)
+
+
+def peers(numel: int, dtype: torch.dtype, comm: GroupCommunicator) -> dict[str, Contestant]:
+    """NCCL in place, and PyTorch's ops on its symmetric memory, which need no copy."""
+    device, found = comm.device, {}
+    mine = torch.randn(numel, device=device).to(dtype)
     found["NCCL"] = lambda: distributed.all_reduce(mine, group=comm.group)
     if dtype != torch.float16:  # PyTorch's take bfloat16 and float32 alone
         shared = symmetric.empty(numel, dtype=dtype, device=device)
@@ -59,12 +65,10 @@ def _symmetric(numel: int, dtype: torch.dtype, comm: GroupCommunicator) -> Conte
     return run
 
 
-def measure(
-    numel: int, dtype: torch.dtype, comm: GroupCommunicator, groups: int, replays: int
-) -> dict[str, dict[str, float]]:
+def measure(calls: dict[str, Contestant], groups: int, replays: int) -> dict[str, dict[str, float]]:
     """Microseconds a call, by contestant: median, quartiles."""
     graphs: dict[str, Graph[Any]] = {}
-    for name, run in contestants(numel, dtype, comm).items():
+    for name, run in calls.items():
         try:
             graphs[name] = capture(lambda run=run: [run() for _ in range(CALLS)])
         except (RuntimeError, ValueError) as error:  # an op that this torch or this machine lacks
@@ -99,10 +103,13 @@ def table(
     rows = []
     for dtype in dtypes:
         for label, numel in payloads:
-            found = measure(numel, dtype, comm, groups, replays)
+            found = measure(contestants(numel, dtype, comm), groups, replays)
             size = numel * dtype.itemsize
             best = min((found[name]["us"] for name in PEERS[1:] if name in found), default=None)
-            ratio = None if best is None else round(found["dispatched"]["us"] / best, 3)
+            ratio, symmetric_ratio = (
+                None if best is None else round(found[name]["us"] / best, 3)
+                for name in ("dispatched", "dispatched symmetric")
+            )
             rows.append(
                 {
                     "payload": label,
@@ -110,11 +117,13 @@ def table(
                     "dtype": str(dtype).removeprefix("torch."),
                     "contestants": found,
                     "dispatched_over_best_pytorch": ratio,
+                    "dispatched_symmetric_over_best_pytorch": symmetric_ratio,
                 }
             )
             figures = "  ".join(f"{name} {value['us']:.2f}" for name, value in found.items())
             say(
-                f"{label} {rows[-1]['dtype']} {size / 1024:.1f} KiB: {figures}; dispatched / best PyTorch {ratio}"
+                f"{label} {rows[-1]['dtype']} {size / 1024:.1f} KiB: {figures}; "
+                f"over best PyTorch: dispatched {ratio}, symmetric {symmetric_ratio}"
             )
     return rows
 

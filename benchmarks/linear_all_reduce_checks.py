@@ -105,13 +105,14 @@ def replays(layer: Layer, count: int) -> dict[str, Any]:
     """Graphs of every candidate and the plain path, of several M, replayed in any order; one rank is late."""
     device = layer.comm.device
     wrong = torch.zeros((), dtype=torch.int64, device=device)
-    graphs = []
+    graphs, kept = [], []  # graphs hold addresses alone
     for name in names(layer.width, layer.k, layer.comm.world_size):
         for m in (64, 2100, 4096):
             if not serves(layer.width, layer.k, name, m):
                 continue
             given = layer.given(m, m)
             wanted, x = layer.wanted(given), given[layer.comm.rank]
+            kept.append((x, wanted))
             graphs.append(captured(lambda x=x, n=name, w=wanted: wrong.add_(different(layer.call(x, n), w))))
     order, late = random.Random(7), random.Random(layer.comm.rank)
     for replay in range(count):

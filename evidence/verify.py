@@ -220,9 +220,12 @@ def verify_one(
     against = TRUTH if near else against
     told = replace(told, against=against, seeds=tuple(sorted({case.seed for case in own})))
     here = place.here
-    expected = near.expected if near else None
-    if expected is None:
-        expected = oracle(subject, workload) if by_oracle else _control(dispatch, workload, here, place)
+    if near is not None:
+        expected = near.expected
+    elif by_oracle:
+        expected = oracle(subject, workload)
+    else:
+        expected = _control(dispatch, workload, here, place)
     start = time.perf_counter()
 
     def plan_of(case: Case) -> Plan:

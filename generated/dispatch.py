@@ -26,8 +26,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/one_stage.sm_80.cu', '660b2b10f6470728c09610088f8e76a18a4b4fae7efa9616eb8643ada6083e49'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/one_stage.sm_90.cu', 'b2f014db9185289ece1f5c242ce821ebf7f16393359d1aacb98c2088a7a9aa40'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/one_stage.sm_80.cu', 'a04841af620b7d80de7062dfed232cb5873105f76bc01b98e0a9458aa15cf72f'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/one_stage.sm_90.cu', 'ebe9d9d69d74650f0834c79652f531cb16b3d98f99cd7af15e922756c5d11b1a'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -49,8 +49,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', '6f17482a6b6f1b8a6584d2d5c1a3e6c5921dc2013d0acd388456c549441e5e58'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', '2019cf7806c01d9dac3c7ed5efb7af2cafb1c7145fdf586a75ca68f06bffa414'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', '03e0b584fe60e02115c7abd520115c3d9a95f0fc9957ef018adc538500dede66'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', '01adb9cd3fcdeb86907a4e6393486352b00016761f34ae2cb9b78bae122a9b50'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -72,8 +72,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/two_stage.sm_80.cu', 'f3257f27803647223f89e567e19318b49f105f2907fc4bf4267f6c8cc14cd28a'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/two_stage.sm_90.cu', '86b6ee7ca37ba9e824f6bbb3fe5d394e486a0b0869c7c67ab71526728e29d0e7'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/two_stage.sm_80.cu', '6abdd70ef3d8589948d262456db123ac62a04695236be9bddab864d3e3a5dee6'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/two_stage.sm_90.cu', '47eea3437ac32480c1ad4bdd3b9345a0adfacadd9e9c539b5279099462154615'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -109,8 +109,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/one_stage.sm_80.cu', '3f99f66bfcd6314d13bb5383d69ae6156ee5bcc391dcabd001ac3683a223b496'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/one_stage.sm_90.cu', '82ee200c79f9317ea826e3f30a31950a858f4cf2d4964bec7c8d14307f470e6c'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/one_stage.sm_80.cu', '2763625eb7667bde820089a3a1f564219496a3ad91e96e718dcd92420432523b'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/one_stage.sm_90.cu', '1491f4047ef760a0843fbc525a67e9c5858d3b177207d0a0fb5e09a8e3ea8b9e'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -132,8 +132,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', '3a0be13ef66d91ebbfb824558821dc9782083b91ba6cad535e8b4be5587cc141'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '1b481cafcd13e9979d363698150d481be13a3e194741633f539dccbd4a28f73c'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', 'fcb75fb1f59aa434b20c3f18582e36b02daa1d11c3a04683f7dd762b1e8cc818'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '41794440d950ff9b674f924c3a07b57384b9db8e91ee3e69497b9e9db68c6da4'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -155,8 +155,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/two_stage.sm_80.cu', '8389cc5126f3dd68e43d203cc0c29186a246cd35482c65d30b517a1c9d59f027'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/two_stage.sm_90.cu', 'a9d21ce84434499713dfb761709a63d705285a6ef91ecb6396cd06972d84c968'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/two_stage.sm_80.cu', 'b51f93c84f68c0307e93d3996dcefa996f5af1d28435559fea27f7d0c25303f3'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/two_stage.sm_90.cu', '9aa532b29a6416f1429f23ed11399c64ddbbf602f744c7474b33ce36a5371119'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -193,8 +193,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/one_stage.sm_80.cu', '1db3158218d9b55323d9aa6078a5960de22bc62bc95a4c2df4e1b5eef1afe64b'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/one_stage.sm_90.cu', '9a74d246d6fb7571560766d8590cb2462be3524717b59c17669f6e783f5f0421'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/one_stage.sm_80.cu', '6f2d31a46ebc67ace0b8a66810074307a62744ed5f5024af5aa1cbb551bfb631'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/one_stage.sm_90.cu', 'f63e258c42a984322ad9699a68b3871b6662a8e62069f1b89f46f61679f31008'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -216,8 +216,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', '92876ec7391337cd09f7f9e6b99fffc7198ff8ee90ed56dad8544bb07742be89'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', '0888d38c99729c8896f659179ace7b10c06ea621e49fe04788ad990244bf500c'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', 'd387a6dc7c1f15f050b816346d0d3952e45e0db4d40ae313827a9f62c05da81f'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', '7b8e07b6d62e1adc2c6af04e356f781bb872ee3e1eb121a76fb37cf32b6cf967'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -239,8 +239,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '4122338629f319fdad20824806f594499194af70985d47915519c4eb97e28f7b'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/two_stage.sm_90.cu', '6ea15af5ddf8651aaf276b639ebe4b42ba308771f681c8429efa1a6104f3f22b'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '7ec8f9b1ac2e94659e596144d1bf30e4659aa28c028aaf3d5d6dda9b8a211fc3'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/two_stage.sm_90.cu', 'b99ddf59265c73b088ce0e589aaef1d9d455297889f277500f9a150298b5a78f'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -277,8 +277,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/one_stage.sm_80.cu', '8291f6d6b26c578ba69f70b677cc91a7e0faecaa58ccd740ec618630a33b4413'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/one_stage.sm_90.cu', '00b4147485ffd3c4b386cb981b094a3ce51f62dcc330324633f4c2bd37733b32'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/one_stage.sm_80.cu', '9c090880bf9770bab800df6f9a5b4f1979f049b7f90f30b239698e557e0a2d08'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/one_stage.sm_90.cu', 'cffef36b8315e2722e3c0d0586045e86d63201cacb32871656c90e8a29dffa4f'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -300,8 +300,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', '3580bbdc4f9229354465ad16b892d9fbbba602d4183e1a6c73dfe570d41635d7'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', '455116e3ec6eaf905c5a06d7a2af17e8720b29edf945d85281d21dc271492bc0'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', '30ad4880ee920e179f1d0dd6008e516fffcaa40f45499f71b848c00c9404d325'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', 'fb6705292afc7dffb6e4f47bcb1c6ee5a5d52947d02a316ee2db7e147a3d2941'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -323,8 +323,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/two_stage.sm_80.cu', '0f18fa1714f7228c8c84451a36f0328a0ca56629cd864307249899a7580215c4'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/two_stage.sm_90.cu', 'cc6afa6b946b46f0d8d800301b6634bc8a99d304da98d1576ab592516a9e5802'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/two_stage.sm_80.cu', '99b8c2d187567ac8d50c4d1fa53676949632564f2614e156c7e656a15d4525b9'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/two_stage.sm_90.cu', 'aec7479d87346deac3f2176b9aae784e2991769790fafbc48a2350c55164e33a'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -360,8 +360,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/one_stage.sm_80.cu', '8178db0e864fe19fae224817deb1d0fb60621182eeb77e6ff4eb3b4eab81802e'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/one_stage.sm_90.cu', '73cdc69651b0062247e38048787dbae71aed9002b0184b25d1673281521cf958'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/one_stage.sm_80.cu', 'd822c4797d4bce5eedaa98e71533c7f6b36916657621b643256bc8095eb9d6d8'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/one_stage.sm_90.cu', 'abf8deeb6144836e75afe3a6da9e85bbcbf1fb2e3b0fca4c1088be7bae48db19'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -383,8 +383,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', 'ea901fb61276a7c9977dc24f6390fc4e1dacc611f51ec5180bc0ee754dff3a43'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '7ca34e81cf41127a67933db6100e6b856e5e51e13f9479d879a5fb1d98f5348d'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', '0c75bb535072f7b078f7d68150ce5fafd055bd0e8738bcc514f8417ff0cb555e'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '5c58ba0f9e9bbfc94edbfbaaff071ca7aa52d1ca8a09d0a9177087e2a28fdac9'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -406,8 +406,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/two_stage.sm_80.cu', 'ebdaac67729c6782852d1cd7d9fb0ce15b63f7266206ebb6e0624d11ea6be366'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/two_stage.sm_90.cu', '118644435324b24e6346a06d43ee6610cb0eeeb598120e247ac5c9396d071c3d'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/two_stage.sm_80.cu', '9ee340d926461bb5d942f3bad953386627f56f6e9d50814fb348a1a63c7cc420'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/two_stage.sm_90.cu', '794899d6b1b3703fd23e38d1325dd8e2a3df0b24ef8d23f685de5b055e9e7109'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -444,8 +444,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/one_stage.sm_80.cu', '185c93874a168bc115409a7c85350bc28c064c1e2770ad64edb6da4a43fbe04a'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/one_stage.sm_90.cu', 'ea65b300f5281a90c49ef163df57dcaf0ba764228f2b677e6224a95010f562f4'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/one_stage.sm_80.cu', '2ac337fafe27379084e7b1f08a3bdbb4b201799f8230fe06cf07073aee36b4bf'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/one_stage.sm_90.cu', '49f6d1bfccb40d4a6a8ba36e4add45e274f773ded7779cc42fc98a7118ef9f0d'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -467,8 +467,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', '5c61fdf7275ed6fb5cdce7062f7c6fc7a66a04fbba49b2333e753e11edcbbd03'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', '747baf07c2841c184763d4e2d49559f2bd57bc0fabf08620009a7b4a8369da5f'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', '1026690daf1e33b3590ec5c3413022796966bc155afa629b5983d0f868d65188'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', 'f99a3fac7ed1924b5aaca38f70bf3fc0a496929375778e465d726eda96ec5308'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -490,8 +490,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '2756bab0bdaa6b431c53bd8b6191fd706266e20f03b119feea3723a840061927'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/two_stage.sm_90.cu', 'b9d98d6668020c0bd7757d8e646533cda3f9598e4fbdce06de9dcd64fcbcc91b'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '1f89b2f2f39b59581b38ec94e382c6df70e0857557956ec129ca3143c3693249'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/two_stage.sm_90.cu', '2ef873a0f640e4c752b65ddc3af1d30e1bcfe16fa1d56228c4bbc859f6c59ff2'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -528,8 +528,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/one_stage.sm_80.cu', '6b29b1d8e31788a65f28f8d016c47895b87daa0034c2afb0a5f71aafbd03b29a'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/one_stage.sm_90.cu', '1dbbdded0bd1865b562ace4e350b02be743718211306d2058329c837191d5528'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/one_stage.sm_80.cu', '6bcaa38b16091b5271149f2eb5c9a6883916f56fa40739371825c0aa46705b6f'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/one_stage.sm_90.cu', '0c8d277a8a8b08ed05bd11723edad4d21411ee0300b95767019336318ffdf120'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -551,8 +551,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', '633986018a1df99fd22b8445b7734d7c21c8eec43ab0724b7473647b22267ea7'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', 'b3fb9c47d69737f34f79e588313b66cf8a9f7670f1a3aaee0e21b4ac79859885'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', '007b8bdccdb25a7e6ff1cefe455edbb0b44b378649c810b9cb07586f0b459a57'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', '268423abbf4002f54cf8f5804f07778e1dbcd13e25895ec74ee30f19aa7ed360'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -574,8 +574,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/two_stage.sm_80.cu', 'daccffda119f6e58520b66e4a31c401ca5a1d31c8b102d3a5eb60d873542f185'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/two_stage.sm_90.cu', 'a242e89b0de34dafd45013c4e3cb23dd47224ab9b24c9f668cc5acea4e068d33'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/two_stage.sm_80.cu', 'cc9a8caec075fc08680aac06a3318624cd68a7e216846a5524c2229ca640c617'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/two_stage.sm_90.cu', '72f1068795c9d895a454e0008557931f56309601e8f4ce2c07aa4a42ece332e7'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -611,8 +611,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/one_stage.sm_80.cu', 'a0f071dc356a63a01676d39d6bf10c8f669cd207025ae9680fb35f5e1ada8953'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/one_stage.sm_90.cu', 'cd94ebfbc3036a3feb67112bb8a54783e559808259b5675e53ed51101ebce493'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/one_stage.sm_80.cu', '3756fe61ac4298fdbf4bf529084f044dcdbb3df9d0166f640b7c63e9c8683c10'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/one_stage.sm_90.cu', '911073f955057e07db52272e48b7b207e07fdfd006b4a478e9a7934a58f67fb5'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -634,8 +634,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', '87fccc15ea55491a6a6f3b02bcedb92158cf5f51cfa12b5facb3602cf071d66e'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', 'c3749e6fc9f620980dd9f77a36dc00f2d8010dd681d784639358ed89329d177a'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', 'aa02b55baab8a2a966b51a1e0eb6465ea6e14dc818e14a8beac01cb231112e90'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '74d18251da9912e1727f50b49f0cba8d89a0154e56d5618dd44ea8c1c6a05863'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -657,8 +657,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/two_stage.sm_80.cu', '413c4322eb16ae3bd7a72c9d10acd9410591d16022e2b0552959b9d1dd6a6ca0'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/two_stage.sm_90.cu', '65c8a2744453bf5308b7a765d36831f031573179e416f5e1f7c314af2d574edf'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/two_stage.sm_80.cu', 'ff42b5a600ee1139a8f5b75f012ccb68cd5682733d97396ad1097c75c4396bcc'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/two_stage.sm_90.cu', 'f0e829ec400be8e62d8c1f79325b0d78c7f135eb4d1e13bb3fb756b3e137d06c'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -695,8 +695,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/one_stage.sm_80.cu', '3a53a7ed78e5d0093be30ed6a0a6906a31d50cc2861dbb72cc021851f54319ee'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/one_stage.sm_90.cu', '60684bdcb8f6fc149f567db8d49175ae2b5260d935fe7cf39a110eba4be72f74'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/one_stage.sm_80.cu', '2a7c91a6827f2c0d23ba38b5603ebec7b0377ff583a623bb515b7b650487626a'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/one_stage.sm_90.cu', '063128c100a3b9a80c1d6a7e586945b6c2f6460ca084a9863a004928a6dfd26b'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -718,8 +718,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', '38374bc1bf9dbf149409c296c28b45614323c23f23a5b5ce2334d7f2a711ae8c'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', '1b8149f279519c7f1cd89b183ebb4ba1469ad167fcab1bb9be334d1ba695735a'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', '0f5011be44e1fcaf3e987b96ccad191992db5e90cf808c621f01ab901f6abd80'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', '4df7919f7667f0f3a98ecd38f7f8f440950fa6e46bffd221b5514a3bfa895548'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -741,8 +741,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '4b25e1aa9b594609b798ae40df4ba6bb21b5e58f04e0db0d9adf886c6740b09f'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/two_stage.sm_90.cu', '769dcb719bf9133af3609f764998588524b65957b01d63da74fbc61a9e3184ee'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '991df4ab8eb173569c1b7e90b983df09d2e4734f071aa58ec6482f6ecefed089'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/two_stage.sm_90.cu', '74386a4b33222592783db26e8955db6c552b641bccde2c1e89dd8b2e4010c50c'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -779,8 +779,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/one_stage.sm_80.cu', 'b8c33e31eb2d7fe77074b3a5603e6e081e3082403b3157b858d1489cfc578ac7'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/one_stage.sm_90.cu', '94c33f446e1a826e8f32f29adef7a1c0c32be3d8f8be9aae3d1a0dcd2300a40c'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/one_stage.sm_80.cu', '1713f1801b7e6ebd7ec98512d8b9c51241df8968df4d0676aba6e33c7e73ac0c'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/one_stage.sm_90.cu', 'a53c594e10b6dba484c6cd525d386b7a808f2fdc699602882896d2b18ec04c36'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -802,8 +802,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', '818e21837ce2158e7880d8a8f04d395bf9b507ad57388d925f9a85c9dad85506'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', 'b4fe3c55770952fb0c34cd92cc863d1799f9b096ee4767ebf7ac10b59cccf306'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', 'e4e00349d23b7b70498c6baf3b47f394bc326fbe773b5d06d70ce6a8deb13066'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', '15c1186907ab5dfd31fc55bfe611e4d7cb2bf70c882248e856e6678289444cf2'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -825,8 +825,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/two_stage.sm_80.cu', '6b4be532d1d1deb18f15aa4043838eaa0db3365445fb90c87a43f79343378c40'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/two_stage.sm_90.cu', '12e3070c2e314e69ad492830903cb83bd528f77240f7afb1b73ed12c11facfd3'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/two_stage.sm_80.cu', 'e5136bdaef82f13e220b2dbe91fb9f35d981facc99b50c1b0e52eae8f48df898'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/two_stage.sm_90.cu', '9e808d64bd89c5cd1049f3fa1f74d5733e793f654c88cd0e5a96ee7f04bf8f2f'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -862,8 +862,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/one_stage.sm_80.cu', '94db1024d2e6081ae0ce1d7ce64b3ea4355f8aa64f158dbdf16026922ae6001e'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/one_stage.sm_90.cu', '36ec11ed3cb916acff0b54883ffee015b2f229b52bd74bc838c79eccabe6bfb6'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/one_stage.sm_80.cu', '66a6b412d1e6d84b286da4a2a3d35e067d69637878d0b8e587298319c50c313b'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/one_stage.sm_90.cu', 'c0c5433341069dfcc260d21df69de5cc5e817e16f6507f3e6f5842ef0f35ab1b'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -885,8 +885,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '39a3b38b6b5596396c8c86c8663a6c7f66d9722722db2d0fb949d95fdaa71415'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '9ab5ebecc8b97ab1af44e3d6dc1e550fb507e459ecca1db180efcd3bf670ce16'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '78a70ab165843225e27c03ea0dccb50eb2c1c01084bdb29737170f9c4c039d04'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '8442cd00c05248a61a4eb9edf2d5faa3aebbc002428cf33ea2be2c1bce99415a'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -908,8 +908,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/two_stage.sm_80.cu', '0931024c9dbacc3f7b32ed1e49c924908d37133cf5dab856512e3d13555126de'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/two_stage.sm_90.cu', 'b7921ed95bde7183f53031187b5673e18b7801c2ea8eb546725f435c17cbd6c2'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/two_stage.sm_80.cu', 'eff41282d32c9d2d5f5a9e55cd0047e446a34d0874b2f8fe1a6873ea25677aac'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '95f1bf79aa6d0267630f0bc479346011f70a84bf8d3cda0e9b0eaabd5aa10124'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -946,8 +946,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '347c91022eefe814d36576e1f8f7e337d595593ad4973c6935b7807037306696'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/one_stage.sm_90.cu', 'db1212798a6704d0667b2a6dcf65ed89af0635209eaaca547ef8934fbd3ef541'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '4a980edb88d3db95ee2dfe69abc9d6f053f82287620e2ff9058e263b3bdc8d37'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/one_stage.sm_90.cu', '8273391158e16ca1ca0c15a38ed008affd9ef546b75dcf0be71ab5be64c5997f'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -969,8 +969,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '1ab28a60af750a741b02415f6ce0e776ed3b3c40fe3c493a60aa435443e0fb73'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '019f7bcd4714659bb75c6d25edc25989b6c0b51a766106a776eef63a2db98973'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '55c9a452da60e674e71822920d7654a577073e4b41d2fcfa75aa792b8462d518'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '6918fbcd2cfaa62ce47e818f59ac313ed166e396c27cc8fcc9e51d3af7bfe6a2'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -992,8 +992,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/two_stage.sm_80.cu', 'f6dd4b732d6a132d37b94a64efb9ae4587e0e84fedc3abb50c8ec472762c8941'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/two_stage.sm_90.cu', '5667bf5977d8a9eb26785d2453be940be2b05f95cf11fa42296282a4f8c616e3'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/two_stage.sm_80.cu', '8f14287754d03190bad88b7649942d35d84999d69cb459d746f76b3810c8d0be'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/two_stage.sm_90.cu', '18bde66691a30a073ccbc7e224e3adaf99eee1b1ddb65c2ea9b00f3a4fcabe79'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1030,8 +1030,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/one_stage.sm_80.cu', 'f9619a90cd62a881bac4ac2164c1e4556e8d97735651a37c50a230d972ceef1c'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/one_stage.sm_90.cu', '7909aa6941f3cad580cc9bfeb072c8fc8cef8faa9a83e76187c2a6b0e6fcb522'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/one_stage.sm_80.cu', 'a58ddcb07d429e26ab59fa87f1ec013bedacaa2ee487b39b4c226f91ddfb5e78'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/one_stage.sm_90.cu', '23c900bb27de5c53e0c23c55ab562cdf7f2835dce4efd4a6660c8ce9e6d1ecde'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1053,8 +1053,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', '695482f6eb5f0a5524346b1207724e8bbd5d22eb5efa7aba479984e6111d09a8'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', '0c54291956a9ed30f84a27fcc9331ddc8f6ba102b0f10fce41a4e2e623d183ce'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', '19422a219334996f65bac9e0f7af1f6aaed5d124d8bfd2298abb992896141ea4'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', 'e86ed0222e8b5c2c3dd2d3fac922b496b89e82eb7a52041fbb22a9bbf13a7d79'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1076,8 +1076,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/two_stage.sm_80.cu', '0018414fe41aeaf5471034733f265c755056d481d7fd96b5f7d99a0b00dafee5'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/two_stage.sm_90.cu', '190f88f8d701100a7856bfdaf8208cba6e8127df3e67cd96cbc0151bf8ce718b'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/two_stage.sm_80.cu', '81cf0dfa19135fda216f1657eca3c42ead7887b82e008564673b0494d5a90bf6'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/two_stage.sm_90.cu', 'f3a77844dbe8b8ebae364daf6d9ab38fd51a8ff76f552c8d0234d69b14f641b3'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1113,8 +1113,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/one_stage.sm_80.cu', 'b75721f7caa16ca5f93eb91f3920a60882a364cdd91853753ef17a94d3065e6f'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/one_stage.sm_90.cu', '635552cb8af5e46cc5dbcfe4019c8d58fabc327e5800aa4e5a6b617e1005e77c'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/one_stage.sm_80.cu', '4288b898640adbd5d1bd889d1c9622399b7c1542bd2747480988dcbec24a4aad'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/one_stage.sm_90.cu', '5e3ea72b61255068487d1f537fc25ccab7235856952c115eaa8f615132cf3841'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1136,8 +1136,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '94f9127d51f7976aa473ca8c07f7dca768689aa4d152968761901a9d85da55ff'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '19d99f4bdc4713f40f848e98c5101338f582db5e90c3cc237de6e36d7d13cf4f'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '8bc10096e08b60213f616b9fdf0cb335b21a859cd89183c167d44c75cfd73ff8'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', 'eca955213c369838f34208fffded73bc5946e8383da466dec2c738067d511602'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1159,8 +1159,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/two_stage.sm_80.cu', 'ee2b6bcce510e71c206888b13847f122f48bd8c70ab386d84e8c5c8090f1a262'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '51b4a9d0f08bf28d61246d2f039351f2700cf63ac34f64ae2b18e24272c807d3'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/two_stage.sm_80.cu', '4e805c0e73772e0d2bed44a3b2d40cc85e29ef3e89a70c13026511d261ed7b50'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '23278d48565c34eff7087ec1a82fb7ba486b11dda06b11e45660479554c1a130'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1197,8 +1197,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '470df018b8180e67fcbbba62092ff81d2b7d6b6c24806f3f4b8df1914ae0c8e6'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/one_stage.sm_90.cu', '35bdc587039bfe95df0fcda091021d3f25a33c9c43f9d3a725055f90c6d47bb1'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '1e7d34880d3e9861d7c049da9704645861893a772df35e781ae2649ae5bcfbc8'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/one_stage.sm_90.cu', '30932135299f1128c43f5173c4e5d459baf49c4bb23110748de2b4ed593189c0'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1220,8 +1220,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '94fe13bfb7f10c8b862571d4d4badf838adb38cab9877558b7f9695f7f3cfef2'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '4c14db9fc6441335770f833967bfa4bcbde23199582793103ca9181a111f9034'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '859dab8f1d4c76cb094ca5fba006a556fe745f42f8ac26dd6f186afc38c02717'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '4dcaf8b35f82c8fd4b8d1c0ffb48489e0be12d7ccec2e434e6d1e0ca621b966c'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1243,8 +1243,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/two_stage.sm_80.cu', 'f1ba39239172bb11d64d8a5578c0317826f850395763df278e400c7b2ca0a851'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/two_stage.sm_90.cu', '0c3d3286f38d22f64292ef514779447b5d2495de12a67c417526a26ac5912ea2'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/two_stage.sm_80.cu', '7672a8c05ef8606a8cbe708ee89c0b18d65da2f203f03b732ad0f6abbed605dc'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/two_stage.sm_90.cu', '998966f7dd3a3f69db5e079db7cb2056f642d7c9e081dc97585794b6f5a8d4e3'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1281,8 +1281,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/one_stage.sm_80.cu', '380bf5542749549f5619964763b6b7e14d0b97543a4009d503b71a7adc1fdf85'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/one_stage.sm_90.cu', '4fe0ec494208ed475a5173ad3548e14439eb4fe78b5dd8c8700d4749bbbea940'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/one_stage.sm_80.cu', 'f8858fccb3f48b1a338ba6218428adbcdbc38fa486cba72fb21b50b0672fc101'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/one_stage.sm_90.cu', '1a3707e1fb427b28adb8c6824e1fffc8997d9f508629e30305e97feb56f06581'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1304,8 +1304,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', '882eccd24678f659ed5ed2f4adf11eafe6f0e3e38b8cab7d0efbae88e4e6527c'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', 'df0347d4bf5142b8db118a4e3258eb5bdedc97dd52a1765950d47b1f746856d9'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', 'f0aedfc2d35a048203fbea772f91d6bad91b66488e1dc9eab9a6b4d6cc0da6b9'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', '2d664ab70e88beaa7402cb358bdc52cfcb243f583cfeae24b578b2e84e6ba841'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1327,8 +1327,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/two_stage.sm_80.cu', 'f35df274671738647e7ae46d2c1cc3feb9fb69d96c36ff5969aca3736c2dd324'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/two_stage.sm_90.cu', '2426195a9ddd9e22ec0b8e9db9524f9210b976bbb3ef77710940b09602debdd0'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/two_stage.sm_80.cu', '20ce1bbc72f1daa556124cf5b6ffd85cdbcf0e1f30632414ad214a013f5567c4'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/two_stage.sm_90.cu', '10e85c102753b50484be07a65206cdb710e6f4b14f8ff9b78e289a1f364b16ee'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1364,8 +1364,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/one_stage.sm_80.cu', 'b5fde9792fd2fac572f09ce1c5b12f2b1964f4834e537bda6e58bd63c774ffdd'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/one_stage.sm_90.cu', '975b61f04ac68802689d7f860c515a36d1f0b4be827df7c9a1f5cb2ab20a9e22'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/one_stage.sm_80.cu', 'b5b5fedb1d55239c5005b4a6f5e89c1561491eabf3fe04da76d4c73c23124f51'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/one_stage.sm_90.cu', 'c97e797244eab65fb86edd52a4ab9696fa231f3647a1de6ce9a442023a47270a'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1387,8 +1387,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '343e6587473baaac53536c4d5a6ab2b8be90949c050e26a8388a9c11532318c6'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', 'ed23136efc2d8ef01fc7fdc64d3a2b5713f469cee4471ea828aa1f49ab169a07'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '2b25821ec985f41ca82d5fe0a74f4f18cf84f06a565feb26b7792acb65e118a0'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '14a280aee6c47eab49197ddfae9b291e01f4a2528b7a04928b48cfa8f6757389'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1410,8 +1410,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/two_stage.sm_80.cu', 'c798fedb63cb46e2d3a6c409372395db710a3e40b2fda699e567815d3d061c4f'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '32636dac49a1e10055abd4c2bec11603342522db0ebe3a3117db78e678533042'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/two_stage.sm_80.cu', '3480e9a51940c889b59c8dd198368708f5f0672836e5658525d0457ef2b1c940'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '3b7bf82b21d54264feb54d1a67683092fb69d9eb95a2ea403e328140fce5d266'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1448,8 +1448,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '7aa54a70aaef293ad3a83d4e5f3fcdd9f0682fcca1eb2d111ea2d383945937fa'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/one_stage.sm_90.cu', '672e87d0116b1bdf259d060b16a72390bd3a9138ac99e3da0a8a0b95bc1fc00d'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/one_stage.sm_80.cu', 'e4b2e480d46cdab1a5cd2ed07d69478b462b0655c20ea1fee74e2cf66e99b2c7'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/one_stage.sm_90.cu', 'f878fe50ece6c0d4b4178866b075fe35d30ed050fe595d96f1ad63ff8b20f267'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1471,8 +1471,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', 'fbfded99c52d72d39175ca54b46f9e7df0cc8ce092ce44213cb355d0302bb1d1'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', 'bb42d775191cf262eaa9803b9317ad1b49cd747bf801c813db3e0c539beb7807'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', 'a7a4e9136e8f0546eb9e81bcaf1018a2e5e34912eb21ed9dc9fc599fe9ee903f'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '008bb21880b5ab2337163f659e7785395ce77bb43725437180d5eb9b9cbfa512'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1494,8 +1494,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/two_stage.sm_80.cu', '8408d42e08b017c6c09be7a1e27639a43a92fd25abbaf3b3b78764912b554af2'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/two_stage.sm_90.cu', '873cdb6a857c6e370f9f766124346146f4793425d0efaa07d5816d751d10520c'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/two_stage.sm_80.cu', '581fcb6a22b9f44172b57e56d6b0cb364f9e03987b55316f07263323c8e92af0'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/two_stage.sm_90.cu', 'cc2c307eaaa3e2de7d977e0312cf65218e9ac810ad134e58fe25628804b0382d'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1779,7 +1779,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to2047-tp2/serial_sm.sm_90.cu', 'c929cdced3fea31978553091f0604f33cd9bcdb91697bd06d6e3007b7ed51aa1'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to2047-tp2/serial_sm.sm_90.cu', 'd4e69beeff57e35dceca430c05789572a11db5d99dc114666a65b22085a1b6b8'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -1789,7 +1789,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -1826,7 +1826,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial_sm.sm_90.cu', 'e9c4ae362b4d348c15b8a202b628f0b0ffb5af26e124e5c59d6def1f98030f68'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial_sm.sm_90.cu', 'e94779e441fc00c5513369a252c4d9ef70b5ae5602a434e86dc16e2eeb28eeda'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -1836,7 +1836,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -1863,7 +1863,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_4.sm_90.cu', '6c67775d8406f5b4d999583c96087308e677512a0e945b2faad6f148c659542b'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_4.sm_90.cu', '25b9cb9ddc6094c61e5dd3e91445ece04b7fefad779bffb86cad2d179f1b522c'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -1873,7 +1873,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -1883,7 +1883,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8.sm_90.cu', 'b84ef8ff657cf464fb9f29305a72fc167c918729b2ed4918805a292f8e41c592'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8.sm_90.cu', '4a3c03aefae78aff88e7622d38718238704b82b363e18b20484d8e77187b716b'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -1893,7 +1893,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -1903,7 +1903,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_16.sm_90.cu', '14de16e200e571877cb8d9a2fc11913d3ee0a4c7797abe9cc510a8c08e59cf6a'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_16.sm_90.cu', '049b6d3e0c090356025728db9cd2965c4a9c213a277111f99fb9935bcda38eb9'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -1913,7 +1913,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -1923,7 +1923,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_4.sm_90.cu', '9b239654bf8c69dc49a13fd2f32e3ddb9942486efc6a853ca54bebfd09e6f721'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_4.sm_90.cu', '9bbff2bf5c7e35780430e126a4ce2d5d738146b90dd10e5df5cf9810b3cc9e0c'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -1945,7 +1945,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_tail.sm_90.cu', '49ffb0537341d2e01f32aacd8f729644ce1e1a34deaab9b5b596089e701128ae'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_tail.sm_90.cu', 'ce4a0603d19ca47d4b2652a8915c29312265a6e3dca0628edc32b920e30392b2'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -1967,7 +1967,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_free.sm_90.cu', '5b3b62d6b5fc805f75edc8068b273c605ee121394c978dd0e5249107ccc8db98'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_free.sm_90.cu', 'bd76563c434493ee6c6304eccaf05495e81fc2fc2e6da87d06d6f93de877b724'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -1989,7 +1989,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_between.sm_90.cu', 'f8cfd77cfd127d62a2e535e2bdf06cc953be2bd2c3ca9ab02480d8cee8cd6650'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_between.sm_90.cu', '8ace4768a2ca94aa3a008bf6b71d9258391e9aa2494227edc8e1c96463ca0f73'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2038,7 +2038,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/serial_sm.sm_90.cu', '8bd1dc47fcac3e28bfc4258840a257ba5009d3aa38e8c6efa71945cd4eb442be'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/serial_sm.sm_90.cu', 'fc1e8d81ae5663acafaac0345ff09772dc118888a7abdb48135f85505b55415f'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2048,7 +2048,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2075,7 +2075,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_4.sm_90.cu', '69fefd16c90cdb64f87a78161b74e8bde95bd4170590353feda86f41fc23044b'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_4.sm_90.cu', '5c7a49bd117bd3c13da715f2b7734431a018429f7d6a7a1b9f211a34968442da'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2085,7 +2085,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2095,7 +2095,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8.sm_90.cu', '1e07de8adf1b70feed9c05ff161a17e20f5044cd9709f2f1a999ab7ffbbbede1'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8.sm_90.cu', '96cfe236a7b42bec9f2da2c75202f35e63369ddd9c7ff8ac81e6c440b93f8a10'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2105,7 +2105,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2115,7 +2115,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_16.sm_90.cu', '664b75eb7185354548cbe51cd9fed1eb045345493a30b7d9b6f4fa8026aea474'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_16.sm_90.cu', 'bb6406e1ca4e9399a9375e4eafc24a4fa96c106844d49b0cc5b9ffd67f0861de'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2125,7 +2125,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2135,7 +2135,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_4.sm_90.cu', 'd34f0547a54a65366fa37f2580a55f8706c8934cca0306d4e339d49f0d98dce7'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_4.sm_90.cu', '9100b74b17a72c3f2ce56698301302dd9ef9e51e79cbe5bd1c14ec6ed4f5eb13'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2157,7 +2157,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_tail.sm_90.cu', '7631c154cc2bc832672e1e517f96b495a5aae2753dc7d47ef23562131fbab76d'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_tail.sm_90.cu', 'df0343722d7e9081b3768dc663e6e33b1e5ba123a73e061154533a9d66966def'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2179,7 +2179,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_free.sm_90.cu', 'f0aa1a1d12ed893129a8e8b42008d0df741d389eb5a36eb51834b05b5e8a8c89'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_free.sm_90.cu', '70ad36365253a8656dd52ce92960ebe7104cabd06839b7c9f08f0deb1fc01c08'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2201,7 +2201,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_between.sm_90.cu', 'e125f9712d35aa7985595e4f09799a3acd985052686569ffbecfb8e08014eca3'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_between.sm_90.cu', '32dc574bea3a60b9367ad9bdd7055ad8f33aff3043d2284447e94cb55e4efb79'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2250,7 +2250,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/serial_sm.sm_90.cu', '7db61fb7cc05e6553d569abc84ab63d74e16e963aa268ce16c1869875533aee0'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/serial_sm.sm_90.cu', '94a75afd2f603e225e73f94e72e03ec6a945921986dd92d3d3fe492997137f97'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2260,7 +2260,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2287,7 +2287,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_4.sm_90.cu', '8b5aba80fa48120af81f95b4fa260778b8831f9c9b8aba8d85bded460aed78b1'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_4.sm_90.cu', '697f12203ab93ffbe17f40d1b659acdac9e0bbc0eb55bf8a1e100df78ed8d7ea'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2297,7 +2297,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2307,7 +2307,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8.sm_90.cu', 'a817b9cbbc00bfaed28b9079a391591a4b304a59819b4b5ccbb5ac7c4110176a'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8.sm_90.cu', 'd476fbf738b28212cd941ed1cdb5a67ea03b3a1b52a16413751d6e593a2bbc6e'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2317,7 +2317,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2327,7 +2327,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_16.sm_90.cu', 'bcc1e02a6c37bc5232d587caa4b35d0a91185e4f2ec489b7b5920502b7caf8fd'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_16.sm_90.cu', '00f5a9d35316a94def2f8f236a1edae5b5aabb3d24b16bce9a67362c4980402c'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2337,7 +2337,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2347,7 +2347,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_4.sm_90.cu', '66e420809e96dc1bb46ef32f6c2faf54cbcb65e482edcab9f93bd619b3d22304'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_4.sm_90.cu', '8a389e0440664a36a8a1665da76098048fcb18a333bc1c7d4b6ea4089daf9ad7'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2369,7 +2369,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_tail.sm_90.cu', 'ad09a768711fc5bce2bb7ec5972249af6954c40390a380fc6d4d05e4f441733f'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_tail.sm_90.cu', 'ccef25d78ac512e9df9201a26c5d2c0c42c609c7cc8c516b4d4da1498dcca8fb'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2391,7 +2391,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_free.sm_90.cu', '2b17cc1831af6c0daaf585242da5d1129afc29c29b77973f7d50aefeff8d3279'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_free.sm_90.cu', '2e7dcb6229b0aefc1a4d9c585e5742a6de32eb1338b27185a8005d3e05fe0fc1'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2413,7 +2413,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_between.sm_90.cu', 'f61140d18807d97dbd94830b404d3e7fc66d8547a83757c93d1042943f295b53'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_between.sm_90.cu', '4e6fc56f8f0fe82fb5829717bda289e92e4d087d146205b4b0a8ba205b5c0d2b'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2462,7 +2462,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to2047-tp2/serial_sm.sm_90.cu', '6916bb884d204356bd02040712cecf3d37744ad8348b317ee68cee95487da05b'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to2047-tp2/serial_sm.sm_90.cu', 'e9149150cdab58d8ae710f45ba8d11a9fd7d4a2ee6b724f19b33353924f17823'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2472,7 +2472,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2509,7 +2509,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial_sm.sm_90.cu', '7db2f1f1318d566455e6ce4778b12ebade4ddcc340a23fb4de1ed121d8e8b56c'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial_sm.sm_90.cu', 'f36fbaca24936676d326caf4045b0eb8baacefeae7c5bf7991fb6b59c746ba4a'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2519,7 +2519,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2546,7 +2546,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_4.sm_90.cu', 'b453c818b74659c16150e13a0154de8d756e021c4acf14bf47ad88792ebb2465'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_4.sm_90.cu', '0b238f06cf305b393fb3b8822e8c270a13fdc25bf86fcd989c82895defb9e022'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2556,7 +2556,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2566,7 +2566,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8.sm_90.cu', '59585e9a7f119fdbbab784b2daca6d2761ef37457627bb3fe72d7777d726d726'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8.sm_90.cu', '334c3364d917c23422ca3116724a2433c2dc5481d83c273aa7c693c73632c41f'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2576,7 +2576,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2586,7 +2586,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_16.sm_90.cu', '8bb86801d8bd424d43d1085abd1ac06b64238d06dca476b8a7d3e02b43a948c5'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_16.sm_90.cu', 'f2466781b71fcf8a10594e2328c24b240ace872f7198c754b67700b201128c60'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2596,7 +2596,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2606,7 +2606,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_4.sm_90.cu', 'c032351f9138bbaf21a443c238d2f2f3ae06298e0821b45623d8dff7c91f2512'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_4.sm_90.cu', 'fcbfa399d0ba5276b020e05d3c3281ec2800ef22bfa8500a3c0ba0564d1eda96'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2628,7 +2628,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_tail.sm_90.cu', 'c585693fa91ba8b5d686fa4217e60f11976967590903aa0662a0942447bbf960'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_tail.sm_90.cu', 'e49c41ac5cce6732a037c27514c973a9be089356585ed15bbcb28182028459ca'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2650,7 +2650,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_free.sm_90.cu', 'f2c45f064dba8a276f5935ee4503bd8ad17d8c76deff98f95ba2a2f0da21896e'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_free.sm_90.cu', '88db2f09735e4cc2d1e2a4f944078630e31f71dd51ac168b59289bed53665807'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2672,7 +2672,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_between.sm_90.cu', '317a80e0941ef897be0dda8d23f0280abba1323a2535ee9dfc6ef37780206664'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_between.sm_90.cu', 'b8bfe5abbcb815400aa1361d5145efe47fddb87625f8c16df25a7142fdc687ae'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2721,7 +2721,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/serial_sm.sm_90.cu', 'e64ca000ac509e0a6a94989b14a62e71b4a4ff9cc2c168ff27194eab735d8740'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/serial_sm.sm_90.cu', 'a9e570f7b2c111d56dc08d422b79ed32311f5d2cdedac4db5ab8753fc4f2d8ee'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2731,7 +2731,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2758,7 +2758,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_4.sm_90.cu', 'b4080ecde5c41950fa066cfa5b3d0d9d9884c0ae7c2ce7760350d9d04a19a689'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_4.sm_90.cu', '19f47c57a1be62e35de5801c09417622851434e7952a44145cc4fee263832cf7'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2768,7 +2768,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2778,7 +2778,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8.sm_90.cu', '8a53f5e596a66f359c24544da59233149c0c07ba88007fcf2219489e0acefe8a'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8.sm_90.cu', 'a7d3aff97efd4f80e4bdc245ce30405415cd0f01d97927a0017a19e3a8d09da2'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2788,7 +2788,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2798,7 +2798,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_16.sm_90.cu', '84eb52f2ef478e5d58f3adc62961a41b58a7e6d5c63325b69fbc63bcec2a6934'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_16.sm_90.cu', 'ed8bd039dadb569a4cfe2718ce40629402883cf472eb4f63a6a7f19d19209c2c'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2808,7 +2808,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2818,7 +2818,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_4.sm_90.cu', 'c776d521cf63a5786d2df8d245ad407dcbfe9af6bc3522d9a2b0b53b547f8543'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_4.sm_90.cu', 'b21de619088ce174e900e1d80c0cc9284503c287ec65d4fee561be1ada1d5bbb'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2840,7 +2840,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_tail.sm_90.cu', '8786ff3b3c5a71f0dd4dfadd81a1bfb807ddd491caa35b7c84e4e4cd27ae5493'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_tail.sm_90.cu', 'af33075c6f2954259d7dbd674804121bc28a5511bf4f4a4b4a16657527b92695'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2862,7 +2862,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_free.sm_90.cu', '1836bd9062013590c66be8992bb39c033eb2cff655abf8a3b7335708cf2b5614'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_free.sm_90.cu', '6daf0690355dd737c09d1027cd443f2a7e2d344b9f277cd6e76e377ea4f23f2f'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2884,7 +2884,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_between.sm_90.cu', 'd9498383610fb97edb4969e54ced03b6dc186d40e7eeb4ed47880b2960d4f377'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_between.sm_90.cu', 'a64301fea7ec6dcd46b6deb5095bd1701aec3b0a2388b3c2aa846aef485ed256'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2933,7 +2933,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/serial_sm.sm_90.cu', 'a0c296b3e93194c91ed7062e6937cbfa1db2a63272200b6d246c7e86e7ab90db'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/serial_sm.sm_90.cu', '3a9ec5923ef10cb3c0f2571deb3e68e170993832a4932382ac31dcc08cdbcdc2'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2943,7 +2943,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2970,7 +2970,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_4.sm_90.cu', 'fb5a771fcb36f8dce9e68b2bfcdde64d59cb8491fc5d57d8842ceeec681b0e6a'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_4.sm_90.cu', '31cbe9e54a537324916baab7780d763d9b58882c2f53cad8b85be8f98221f496'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2980,7 +2980,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2990,7 +2990,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8.sm_90.cu', 'e4d601f7f766846c7859ed69a9604c3871ae3b361e0e0746ee4e9085b42953bc'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8.sm_90.cu', '0de6a347bf74d31c057e376da9c05c81a02ceed8d36638ed6f14910a4cdb6cbe'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3000,7 +3000,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3010,7 +3010,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_16.sm_90.cu', '5fbf90ce94a8e9bf0b5b67ce525d8ceedb64e344649a151c2e1c6529ab87e49f'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_16.sm_90.cu', '67687a22040b951f59a19e3ed6794977350f481dbf5457940b9b48698ab4e610'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3020,7 +3020,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3030,7 +3030,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_4.sm_90.cu', '208fc7967a493c7b9cf654f6acc3d7e5f6c925ed401f1bd23907a31110ace828'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_4.sm_90.cu', '6aa0f6b5b277b1f50071298230ca7f2665c21fb37f05735d28a39384454c4fe6'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3052,7 +3052,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_tail.sm_90.cu', 'cc8f2f61a48d309872133ae55c9ea6d1041f07a5444b44398eff6628bc0b8c2d'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_tail.sm_90.cu', '8b09367df880088f48dd787687499100a5ecaee90f9e2ec2ae6e62dbe1be1b25'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3074,7 +3074,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_free.sm_90.cu', 'b1aca28dda6164aac8d1423ad45ea5d4f0a3ad24ff9564e2d100a32b753a97f0'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_free.sm_90.cu', '7745bb814f3cd27f629c4b7e58b82d6ca1a57dd54998caa2b6fee7a68347b4ed'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3096,7 +3096,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_between.sm_90.cu', '7e76f9f371555924b983f0420f9478141152ee2d1279a228a1ba1540d8978676'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_between.sm_90.cu', '45a8f0103f3b3992437c0ccb62a03f160d89236e1c60fe545c2b1f0e0a88f562'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3145,7 +3145,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to2047-tp2/serial_sm.sm_90.cu', '850adf5c7b68ea5f17697d77744f0ab420d76d094af4a5c34238eaa92199e455'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to2047-tp2/serial_sm.sm_90.cu', '187d1de1f95021ed4dc4b8a5354c343b2280f0c3624baf6ebd5a08d80764c082'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3155,7 +3155,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3192,7 +3192,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial_sm.sm_90.cu', '69cec14b2753160656ae54b051c9d8f6f472ecb50462c0aa9dd8b93eb6b0457d'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial_sm.sm_90.cu', '8ec05cf676fe2ea8f5ed4b4d91a520265ec5109bca77b679c50bccf731d67902'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3202,7 +3202,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3229,7 +3229,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_4.sm_90.cu', '6aeb958f2e8a1b81b89d50d2488a4bf30cebb84056c713a47efd17ea3fff1335'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_4.sm_90.cu', '571f2f97cd407b0fe8605652aa33ed858c633057df003c76c348d17634c88df8'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3239,7 +3239,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3249,7 +3249,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8.sm_90.cu', '28495245ed1392a797755ed3628bc194e0af0c52fc728c5aba9a1a94b410bbbc'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8.sm_90.cu', '248b8edf197df20cbce0708f86f5e91cb557c77fc2501b069af0c002fc0ed0b9'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3259,7 +3259,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3269,7 +3269,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_16.sm_90.cu', 'd117734eaaaabd7e798f7547de53fbbfb79ae13d2a3b0cd9ea61419c7d9ab66e'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_16.sm_90.cu', '7b09f7ec30266a17efc10375397c679636b64129e4b57652b1bcd3a63622fc96'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3279,7 +3279,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3289,7 +3289,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_4.sm_90.cu', '2ae304e46791fd165ed5c6ec174af4fe9a768e821cd3d9a4b7802cb5193e5515'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_4.sm_90.cu', '76de895dc62d8a7666e9d43e4ba867401c634e8699e7c5123e5af71bef8e32ef'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3311,7 +3311,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_tail.sm_90.cu', '2d92f01ce370fe5344846d7ee2ab4df520a7c70967fcc166a12fe0d308479ec6'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_tail.sm_90.cu', '2e3797eee4173adf51da2b79cd3cdba7347678b17b4e975f7d37340179c07b5a'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3333,7 +3333,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_free.sm_90.cu', 'cbe0208737437f38326671946e633dbec8a2480fc3f40c6e4180e747ecd79e2d'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_free.sm_90.cu', 'b8b3c663fe810bf24d80d80a3f6a1d922cd5fa648503ff2cf09297368cfa05f6'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3355,7 +3355,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_between.sm_90.cu', '211c4ff41b751928dd85ef4c5e51c13ac22af843fb207622d31fb33184125443'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_between.sm_90.cu', '71453445907a9e7ede90cd0c14968014cb65eef041227752e597ed11c95990fa'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3404,7 +3404,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/serial_sm.sm_90.cu', 'fb3abf91b22d2a31932f969fe61d437d6c37a3e173f458a1196a1673552208fb'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/serial_sm.sm_90.cu', 'fbf4cc8443d4cc95c9a0cd47df73d7adf10778f6cc442d12d9594354fe8291bc'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3414,7 +3414,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3441,7 +3441,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_4.sm_90.cu', '07921bd440a0c5c10922e5d68c4f16190c36b8ed4aab9faa79771c636a196b11'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_4.sm_90.cu', 'f8f21eb96be45d13c87fb5abf7198c4245e13e1f9ec44e9999d6bd9511481f00'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3451,7 +3451,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3461,7 +3461,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8.sm_90.cu', 'd44c83e2e7a989c8e7aa9d1993cb44ee672f1678e7e39e18ca9a0bd7b9910474'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8.sm_90.cu', '46b6bc4d1dc82d514e657217460fb6a9e9f79d92197dbe47cc167391262da6da'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3471,7 +3471,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3481,7 +3481,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_16.sm_90.cu', '459331539f35dac33145a4396de99f100e302aa310371940a506e2c55414f5ad'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_16.sm_90.cu', 'fbea25da68951e9440a311b38316595a2a9c47609f4cf2265dcfffe9b5538e09'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3491,7 +3491,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3501,7 +3501,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_4.sm_90.cu', 'a5791f2fd5c4438efba5757f5fe48f5cb142ae56b3911a839d5e004d4f63bbad'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_4.sm_90.cu', '9be6aa1a003597819534b61f58494009e3b7ffb9eed182ca2c0c674394bf885c'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3523,7 +3523,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_tail.sm_90.cu', '46f0e974e523da85360891b7f6b4eb069c83d0789d22f94e8ea92fa09c73aa80'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_tail.sm_90.cu', '5c2c298a939e024d1e770e1e3537774c7fe7f653fca43b7fe5a3765d01da5721'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3545,7 +3545,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_free.sm_90.cu', '6436fff28467db7f3c24603cace74e90a51a27e725f7141953eea4b0d835422b'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_free.sm_90.cu', 'f2e9594108b5d966f367dca190c689187222dd1e461f275a395647ed92d758af'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3567,7 +3567,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_between.sm_90.cu', '9e7fb2526f952f09293968691aa5336293ff20df7e8b6b37f89f9726ec6f7828'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_between.sm_90.cu', 'a4e33ab0f5da29a5adeb2f066b98611d36d7c5c48c31fa004cc3ae2a1a9390fc'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3616,7 +3616,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/serial_sm.sm_90.cu', '9aa9d46b7b193eb07907e6edc39b9109f94084adeaf7bd686840713c5a6fca4e'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/serial_sm.sm_90.cu', '8ca26deea4ac7d6155adebf113a167d2fe6ecf7c81f2fc92e1664f8a3a6db556'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3626,7 +3626,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3653,7 +3653,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_4.sm_90.cu', '49a49da7e41b5584a2be768f3ea5429420e28e1f357db68942a52c8141dd22fe'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_4.sm_90.cu', '304e09a73dffee31ac07cf1b074eed21737de94dd471596b1a7304a36a6baa62'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3663,7 +3663,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3673,7 +3673,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8.sm_90.cu', '8863c647090e537ecedc0a37a5b3f5a36309089d7b1da8cd26716a6e77c11fec'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8.sm_90.cu', '2aa279d932c7934749c2e0bd283dae8645a971b23ec4d44b7e3252f357dc3760'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3683,7 +3683,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3693,7 +3693,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_16.sm_90.cu', '620febff83579e06a89a475c83fdc5ad16af555a169b440d7218708829bdad58'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_16.sm_90.cu', 'fc1050ea0f102468975c4460bf25e9a5a45733942595c16621fe3b52407f099a'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3703,7 +3703,7 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3713,7 +3713,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_4.sm_90.cu', '2dc76b75f4d77a66a8c5b9efd45efb65107f2590a0c91b1d0515b2434580aeef'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_4.sm_90.cu', '4015c051153d4826478729c7807456e75f3dc700aa1c6939b32fedacbe8f8dc5'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3735,7 +3735,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_tail.sm_90.cu', 'e145f4526e606809facd65e897253d2538679d9612b1c19894737a1205e40dce'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_tail.sm_90.cu', 'c06d010a6dd06a0b6fc196f37d1a7f4ce26a4d9309abdd73c25aee7b8ead04fe'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3757,7 +3757,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_free.sm_90.cu', '8d7baa7492d149d33dafdb176e288ed39548456da696cd22904d2c6f19357e72'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_free.sm_90.cu', '32acaca0b16ef95dbca2815e1d6cbd53e99dc7efaba3d1e16eb9f45006f2e7de'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3779,7 +3779,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_between.sm_90.cu', 'c407c583bbb45cb5ec40f30469f7c08b1c03083cc707c40e9e853b1e7e5880fe'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_between.sm_90.cu', 'ad28b928fbedc63ec1b1a61547860db631d2327951dabdb32ddf5ecec1a68a00'),
                     },
                     kernels={
                         'meet': Kernel('linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[1]
+# Ranks that share a GPU wait for each other, on more streams than CUDA has hardware queues for by default: two in
+# one queue would wait for ever. Read when the context is made.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 NOT_PACKAGED = (".*", "__pycache__", "*.egg-info", "artifacts", "build", "dist", "figures", "tests", "wheels")
 
 

@@ -67,6 +67,8 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
         "ctas": candidate.ctas,
         "threads": candidate.threads,
         "word_bytes": word_bytes,
+        "words_at_once": candidate.loads_in_flight,
+        "sums_at_once": max(1, candidate.loads_in_flight // workload.world_size),
         "word_type": WORD_TYPE[word_bytes],
         "poison": POISON[word_bytes],
         "tagged_type": TAGGED_TYPE[candidate.word_bytes],

@@ -19,9 +19,8 @@ from ...specs.families.linear_all_reduce import (
     Grid,
     Linear,
     LinearAllReduceWorkload,
-    SerialSm,
+    Pulling,
     SlicedCopyEngine,
-    SlicedSm,
 )
 from ..literals import float_literal
 from ..lowering import KernelLaunch, Lowering, ScheduleError
@@ -145,7 +144,7 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
 
 def _peers(candidate: Linear) -> str:
     """Which kernels of ours talk to peers: `reduce`, `copies`, or none."""
-    if isinstance(candidate, SerialSm | SlicedSm):
+    if isinstance(candidate, Pulling):
         return "reduce"
     return "copies" if isinstance(candidate, SlicedCopyEngine) else ""
 
@@ -173,7 +172,10 @@ def _quantisation(workload: LinearAllReduceWorkload) -> dict[str, Any]:
 
 def _exchange(workload: LinearAllReduceWorkload, candidate: Grid, layout: LinearLayout) -> dict[str, Any]:
     meeting = (1, WARP) if isinstance(candidate, SlicedCopyEngine) else (candidate.ctas, candidate.threads)
+    at_once = candidate.loads_in_flight if isinstance(candidate, Pulling) else 1
     return {
+        "words_at_once": at_once,
+        "sums_at_once": max(1, at_once // workload.world_size),
         "world_size": workload.world_size,
         "meeting_ctas": meeting[0],
         "meeting_threads": meeting[1],

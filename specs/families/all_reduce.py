@@ -31,6 +31,7 @@ __all__ = [
 
 WARP = 32
 MAX_THREADS = 1024
+MAX_LOADS = 32
 
 
 class Collective(Candidate):
@@ -42,6 +43,8 @@ class Collective(Candidate):
     """Threads of a CTA."""
     word_bytes: Literal[8, 16] = 16
     """Bytes of a word as it is loaded, or pushed to a peer."""
+    loads_in_flight: Annotated[Count, Field(le=MAX_LOADS)] = 8
+    """Words that a thread asks for before it uses the first, those of all ranks counted."""
 
     KERNELS: ClassVar[tuple[str, ...]] = ("symmetric", "staged", "sum2")
 
@@ -52,6 +55,7 @@ class Collective(Candidate):
             "ctas": self.ctas,
             "threads": self.threads,
             "word_bytes": self.word_bytes,
+            "loads_in_flight": self.loads_in_flight,
         }
 
     def payload_word_bytes(self) -> int:

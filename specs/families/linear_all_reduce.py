@@ -31,6 +31,7 @@ __all__ = [
 
 WARP = 32
 MAX_THREADS = 1024
+MAX_LOADS = 32
 MAX_SLICES = 64
 CHANNEL_CTAS = 256
 """The largest grid whose CTAs meet those of their peers."""
@@ -103,6 +104,18 @@ class Grid(Linear):
             yield Finding(("threads",), message)
 
 
+class Pulling(Grid):
+    """A reduction whose CTAs read from peers."""
+
+    loads_in_flight: Annotated[Count, Field(le=MAX_LOADS)] = 8
+    """Words of 16 bytes that a thread asks for before it uses the first: a few CTAs must fill a link."""
+    KERNELS: ClassVar[tuple[str, ...]] = ("quantise", "reduce")
+
+    def schedule(self) -> Schedule:
+        """Add what a thread has on its way."""
+        return {**super().schedule(), "loads_in_flight": self.loads_in_flight}
+
+
 class Sliced(Linear):
     """Rows in slices: one is reduced on a stream of its own while the next is multiplied."""
 
@@ -153,11 +166,10 @@ class Serial(Linear):
     route: Literal["serial"]
 
 
-class SerialSm(Grid):
+class SerialSm(Pulling):
     """The plain linear into memory that peers can read, then our two-stage all-reduce, on one stream."""
 
     route: Literal["serial_sm"]
-    KERNELS: ClassVar[tuple[str, ...]] = ("quantise", "reduce")
 
 
 class SlicedNccl(Sliced):
@@ -166,11 +178,10 @@ class SlicedNccl(Sliced):
     route: Literal["sliced_nccl"]
 
 
-class SlicedSm(Sliced, Grid):
+class SlicedSm(Sliced, Pulling):
     """Slices, each reduced by our two-stage all-reduce on a budget of CTAs."""
 
     route: Literal["sliced_sm"]
-    KERNELS: ClassVar[tuple[str, ...]] = ("quantise", "reduce")
 
 
 class SlicedCopyEngine(Sliced, Grid):

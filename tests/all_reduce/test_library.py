@@ -51,7 +51,7 @@ def test_a_text_reads_by_itself(generate):
     assert (
         head[0] == "// all_reduce fp16-w7168-b4to29360128-tp2, candidate one_stage (route one_stage), sm_90"
     )
-    assert head[2] == "// schedule: ctas = 64, threads = 512, word_bytes = 16"
+    assert head[2] == "// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8"
     assert "trees" not in text
     assert "{{" not in text
     assert "{%" not in text

@@ -78,7 +78,7 @@ def test_a_release_before_the_data_is_found(group):
         text = group("bfloat16", 2).candidate(name).sources[-1].text
         kernel = text[text.index(f"all_reduce_staged_{name}(") :]
         body = kernel[: kernel.index("\n}\n")]
-        copy = body[body.index("  if (!failed(call))") : body.index("  __syncthreads();")]
+        copy = body[body.index("  if (!call.lost)") : body.index("  __syncthreads();")]
         publish = "store_release_system(flag(channels.of[threadIdx.x], START, call.rank), call.epoch);"
         early = f"  if (threadIdx.x < WORLD_SIZE)\n    {publish}\n"
         assert found(scenario(group, name, "staged", ((copy, early + copy),)))

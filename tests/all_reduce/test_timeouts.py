@@ -81,9 +81,9 @@ def test_a_rank_that_comes_late_gets_no_wrong_sum(group, name, operation):
     ("name", "operation", "edit"),
     [
         # Failed ranks go on publishing: the late one is misled.
-        ("one", "staged", ("met = !failed(call);", "met = true;")),
+        ("one", "staged", ("bool met = !call.lost;", "bool met = true;")),
         # Failed ranks go on copying: the late one reads the copy of another call.
-        ("one", "staged", ("if (!failed(call))\n", "if (true)\n")),
+        ("one", "staged", ("if (!call.lost)\n", "if (true)\n")),
     ],
 )
 def test_ranks_that_go_on_after_a_failure_are_found(group, name, operation, edit):
@@ -118,7 +118,7 @@ def test_a_failed_rank_does_not_wait_again(group, name):
 
 def test_waiting_again_would_be_seen(group):
     first, _ = failures_of_a_graph(group, "tagged")
-    every, _ = failures_of_a_graph(group, "tagged", ("bool alive = !failed(call);", "bool alive = true;"))
+    every, _ = failures_of_a_graph(group, "tagged", ("bool alive = !call.lost;", "bool alive = true;"))
     assert every == 8 * first
 
 

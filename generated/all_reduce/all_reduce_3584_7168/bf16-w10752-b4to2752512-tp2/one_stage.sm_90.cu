@@ -1,6 +1,6 @@
 // all_reduce bf16-w10752-b4to2752512-tp2, candidate one_stage (route one_stage), sm_90
 // workload: dtype = bfloat16, width = 10752, widths = 3584+7168, payload_bytes = (4, 2752512), packet_bytes = 524288, world_size = 2
-// schedule: ctas = 64, threads = 512, word_bytes = 16
+// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8
 // argument: pointers[2] channels
 // argument: pointers[2] inputs
 // argument: pointers[2] addends
@@ -18,7 +18,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_3584_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): af027df1a2f379373bf74153c2c5aaf12e6945c86a1fe49cfce89f8b09faef7c
+// Identity (workload, candidate, target): cf152391aa8944a6f780f1500da15a21ff21e31ef2400fbdb7832b1f926a7303
 //
 // Every rank reads what all have contributed, and adds it. Kernels: symmetric takes what a producer has written to
 // the channel; staged copies its input there first; sum2 copies the sum of two inputs.
@@ -106,6 +106,8 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 constexpr int WORLD_SIZE = 2;
 constexpr unsigned int CTAS = 64, THREADS = 512;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
+constexpr unsigned int SUMS_AT_ONCE = 4;  // that a thread has on their way
+constexpr unsigned int WORDS_AT_ONCE = 8;  // the same, of words that aren't added
 
 // ---- words: how elements are moved, and added in rank order ----
 
@@ -177,6 +179,10 @@ __device__ __forceinline__ word_t local_sum(word_t a, word_t b) {
 // NaN in every dtype: what stands where a sum is missing.
 __device__ __forceinline__ word_t poison() { return {0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu}; }
 
+__device__ __forceinline__ void store_poison(const Tensor& target, unsigned int first, unsigned int words) {
+  for (unsigned int word = first; word < words; word += STRIDE) store(target, word, poison());
+}
+
 // ---- the channel: memory of every rank that its peers may reach, layout version 2 ----
 
 constexpr unsigned int CHANNEL_CTAS = 256;  // the largest grid that the channel serves
@@ -193,6 +199,7 @@ struct Outputs { storage_t* of[WORLD_SIZE]; };
 struct Call {
   unsigned int rank, epoch;
   unsigned int others;  // calls whose CTA of this number was still running; only its first thread knows
+  bool lost;  // a call before this one has failed: its peers are at other calls, so it neither publishes nor waits
   unsigned char* own;  // this rank's channel
   unsigned long long timeout_ns;
 };
@@ -215,11 +222,9 @@ __device__ __forceinline__ Call begin(const Channels& channels, unsigned int ran
   const unsigned int rank = rank_base + blockIdx.y;
   unsigned char* own = channels.of[rank];
   const unsigned int others = threadIdx.x == 0 ? fetch_add_relaxed_device(ticket(own), 1) : 0;
-  return {rank, following(epochs(own)[blockIdx.x]), others, own, timeout_ns};
+  const bool lost = load_relaxed_device(record(own)) != 0;
+  return {rank, following(epochs(own)[blockIdx.x]), others, lost, own, timeout_ns};
 }
-
-// After a failure a rank neither publishes nor waits: its peers are at other calls, and it would mislead them.
-__device__ __forceinline__ bool failed(const Call& call) { return load_relaxed_device(record(call.own)) != 0; }
 
 // Writes the error record; the first failure of a rank counts.
 __device__ void report(const Call& call, unsigned int peer, unsigned int waited_for, unsigned int seen) {
@@ -263,29 +268,25 @@ __device__ __forceinline__ bool reached(unsigned int seen, unsigned int epoch) {
 
 __device__ __forceinline__ bool wait_for(const Call& call, Barrier barrier, unsigned int peer) {
   const unsigned int* const mine = flag(call.own, barrier, peer);
-  unsigned int seen = load_acquire_system(mine);
-  if (reached(seen, call.epoch)) return true;
   const unsigned long long began = nanoseconds();
-  do {
-    if (nanoseconds() - began > call.timeout_ns) {
+  for (;;) {
+    const unsigned int seen = load_acquire_system(mine);
+    const unsigned long long now = nanoseconds();  // while the load is on its way
+    if (reached(seen, call.epoch)) return true;
+    if (now - began > call.timeout_ns) {
       report(call, peer, barrier, seen);
       return false;
     }
-    seen = load_acquire_system(mine);
-  } while (!reached(seen, call.epoch));
-  return true;
+  }
 }
 
 // Tells every peer that this CTA has come to the barrier, and waits until theirs have. What the CTA has stored
 // or read before is the caller's to order, by `__syncthreads`. False for the whole CTA if a peer doesn't come.
 __device__ __forceinline__ bool meet(const Channels& channels, const Call& call, Barrier barrier) {
-  bool met = true;
-  if (threadIdx.x < WORLD_SIZE) {
-    met = !failed(call);
-    if (met) {
-      store_release_system(flag(channels.of[threadIdx.x], barrier, call.rank), call.epoch);
-      met = wait_for(call, barrier, threadIdx.x);
-    }
+  bool met = !call.lost;
+  if (met && threadIdx.x < WORLD_SIZE) {
+    store_release_system(flag(channels.of[threadIdx.x], barrier, call.rank), call.epoch);
+    met = wait_for(call, barrier, threadIdx.x);
   }
   return __syncthreads_and(met);  // what the peers have stored is there for every thread
 }
@@ -303,11 +304,36 @@ __device__ __forceinline__ unsigned long long staged_at(const Call& call) {
   return STAGED_AT + static_cast<unsigned long long>(call.epoch & 1) * CAPACITY;
 }
 
-__device__ __forceinline__ word_t sum_at(const Channels& channels, unsigned long long at, unsigned int word) {
-  word_t contributed[WORLD_SIZE];
+struct Contributions { word_t of[WORLD_SIZE]; };
+
+__device__ __forceinline__ Contributions contributions(const Channels& channels, unsigned long long at, unsigned int word) {
+  Contributions found;
 #pragma unroll
-  for (int rank = 0; rank < WORLD_SIZE; ++rank) contributed[rank] = words_at(channels.of[rank], at)[word];
-  return sum_in_rank_order(contributed);
+  for (int rank = 0; rank < WORLD_SIZE; ++rank) found.of[rank] = words_at(channels.of[rank], at)[word];
+  return found;
+}
+
+// Every thread's words below `count`: `AT_ONCE` of them are on their way before the first is used.
+template <unsigned int AT_ONCE, typename Load, typename Use>
+__device__ __forceinline__ void stream(unsigned int first, unsigned int count, Load load_word, Use use) {
+  for (unsigned int begin = first; begin < count; begin += AT_ONCE * STRIDE) {
+    decltype(load_word(begin)) held[AT_ONCE];
+#pragma unroll
+    for (unsigned int i = 0; i < AT_ONCE; ++i)
+      if (begin + i * STRIDE < count) held[i] = load_word(begin + i * STRIDE);
+#pragma unroll
+    for (unsigned int i = 0; i < AT_ONCE; ++i)
+      if (begin + i * STRIDE < count) use(begin + i * STRIDE, held[i]);
+  }
+}
+
+// Adds what lies at `at` in every channel, from word `offset` on, and hands on each sum.
+template <typename Use>
+__device__ __forceinline__ void sum_words(const Channels& channels, unsigned long long at, unsigned int offset,
+                                          unsigned int first, unsigned int count, Use use) {
+  stream<SUMS_AT_ONCE>(
+      first, count, [&](unsigned int word) { return contributions(channels, at, offset + word); },
+      [&](unsigned int word, const Contributions& found) { use(word, sum_in_rank_order(found.of)); });
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -318,11 +344,13 @@ all_reduce_symmetric_one_stage(const __grid_constant__ Channels channels,
   const Tensor output = tensor(outputs.of[blockIdx.y], numel);
   const unsigned int words = words_of(numel), first = blockIdx.x * THREADS + threadIdx.x;
   const unsigned long long at = input_at(input_slot);
-  if (meet(channels, call, START))  // the producers of all ranks are done
-    for (unsigned int word = first; word < words; word += STRIDE) store(output, word, sum_at(channels, at, word));
-  __syncthreads();  // the whole CTA has read
-  if (!meet(channels, call, SECOND))  // all ranks have read: the next producer, who knows of no epochs, may write
-    for (unsigned int word = first; word < words; word += STRIDE) store(output, word, poison());
+  bool met = meet(channels, call, START);  // the producers of all ranks are done
+  if (met) {
+    sum_words(channels, at, 0, first, words, [&](unsigned int word, word_t sum) { store(output, word, sum); });
+    __syncthreads();  // the whole CTA has read
+    met = meet(channels, call, SECOND);  // all ranks have read: the next producer, who knows of no epochs, may write
+  }
+  if (!met) store_poison(output, first, words);
   finish(call);
 }
 
@@ -336,13 +364,15 @@ all_reduce_staged_one_stage(const __grid_constant__ Channels channels,
   const Tensor output = tensor(outputs.of[blockIdx.y], numel);
   const unsigned int words = words_of(numel), first = blockIdx.x * THREADS + threadIdx.x;
   const unsigned long long at = staged_at(call);
-  if (!failed(call))
-    for (unsigned int word = first; word < words; word += STRIDE)
-      words_at(call.own, at)[word] = load(input, word);
+  if (!call.lost)
+    stream<WORDS_AT_ONCE>(
+        first, words, [&](unsigned int word) { return load(input, word); },
+        [&](unsigned int word, word_t mine) { words_at(call.own, at)[word] = mine; });
   __syncthreads();  // the words of the whole CTA are there
-  const bool met = meet(channels, call, START);
-  for (unsigned int word = first; word < words; word += STRIDE)
-    store(output, word, met ? sum_at(channels, at, word) : poison());
+  if (meet(channels, call, START))
+    sum_words(channels, at, 0, first, words, [&](unsigned int word, word_t sum) { store(output, word, sum); });
+  else
+    store_poison(output, first, words);
   finish(call);
 }
 
@@ -358,12 +388,14 @@ all_reduce_sum2_one_stage(const __grid_constant__ Channels channels,
   const Tensor output = tensor(outputs.of[blockIdx.y], numel);
   const unsigned int words = words_of(numel), first = blockIdx.x * THREADS + threadIdx.x;
   const unsigned long long at = staged_at(call);
-  if (!failed(call))
-    for (unsigned int word = first; word < words; word += STRIDE)
-      words_at(call.own, at)[word] = local_sum(load(input, word), load(addend, word));
+  if (!call.lost)
+    stream<WORDS_AT_ONCE>(
+        first, words, [&](unsigned int word) { return local_sum(load(input, word), load(addend, word)); },
+        [&](unsigned int word, word_t mine) { words_at(call.own, at)[word] = mine; });
   __syncthreads();  // the words of the whole CTA are there
-  const bool met = meet(channels, call, START);
-  for (unsigned int word = first; word < words; word += STRIDE)
-    store(output, word, met ? sum_at(channels, at, word) : poison());
+  if (meet(channels, call, START))
+    sum_words(channels, at, 0, first, words, [&](unsigned int word, word_t sum) { store(output, word, sum); });
+  else
+    store_poison(output, first, words);
   finish(call);
 }

@@ -1,6 +1,6 @@
 // all_reduce fp16-w10752-b4to2752512-tp2, candidate two_stage (route two_stage), sm_90
 // workload: dtype = float16, width = 10752, widths = 3584+7168, payload_bytes = (4, 2752512), packet_bytes = 524288, world_size = 2
-// schedule: ctas = 64, threads = 512, word_bytes = 16
+// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8
 // argument: pointers[2] channels
 // argument: pointers[2] inputs
 // argument: pointers[2] addends
@@ -18,7 +18,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_3584_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): f4d99d2f3392e641fa97c4a0d1c3790ecbc0843d36d91846d936623803602c53
+// Identity (workload, candidate, target): 3603e91a6ac22e0521baec79ad59bc8ac8d2bbcf40f711d9b8def9a5b3533d87
 //
 // Every rank adds one part of the payload, then reads the sums of the other parts from its peers. Kernels: symmetric
 // takes what a producer has written to the channel; staged copies its input there first; sum2 copies the sum of
@@ -107,6 +107,8 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 constexpr int WORLD_SIZE = 2;
 constexpr unsigned int CTAS = 64, THREADS = 512;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
+constexpr unsigned int SUMS_AT_ONCE = 4;  // that a thread has on their way
+constexpr unsigned int WORDS_AT_ONCE = 8;  // the same, of words that aren't added
 
 // ---- words: how elements are moved, and added in rank order ----
 
@@ -178,6 +180,10 @@ __device__ __forceinline__ word_t local_sum(word_t a, word_t b) {
 // NaN in every dtype: what stands where a sum is missing.
 __device__ __forceinline__ word_t poison() { return {0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu}; }
 
+__device__ __forceinline__ void store_poison(const Tensor& target, unsigned int first, unsigned int words) {
+  for (unsigned int word = first; word < words; word += STRIDE) store(target, word, poison());
+}
+
 // ---- the channel: memory of every rank that its peers may reach, layout version 2 ----
 
 constexpr unsigned int CHANNEL_CTAS = 256;  // the largest grid that the channel serves
@@ -195,6 +201,7 @@ struct Outputs { storage_t* of[WORLD_SIZE]; };
 struct Call {
   unsigned int rank, epoch;
   unsigned int others;  // calls whose CTA of this number was still running; only its first thread knows
+  bool lost;  // a call before this one has failed: its peers are at other calls, so it neither publishes nor waits
   unsigned char* own;  // this rank's channel
   unsigned long long timeout_ns;
 };
@@ -217,11 +224,9 @@ __device__ __forceinline__ Call begin(const Channels& channels, unsigned int ran
   const unsigned int rank = rank_base + blockIdx.y;
   unsigned char* own = channels.of[rank];
   const unsigned int others = threadIdx.x == 0 ? fetch_add_relaxed_device(ticket(own), 1) : 0;
-  return {rank, following(epochs(own)[blockIdx.x]), others, own, timeout_ns};
+  const bool lost = load_relaxed_device(record(own)) != 0;
+  return {rank, following(epochs(own)[blockIdx.x]), others, lost, own, timeout_ns};
 }
-
-// After a failure a rank neither publishes nor waits: its peers are at other calls, and it would mislead them.
-__device__ __forceinline__ bool failed(const Call& call) { return load_relaxed_device(record(call.own)) != 0; }
 
 // Writes the error record; the first failure of a rank counts.
 __device__ void report(const Call& call, unsigned int peer, unsigned int waited_for, unsigned int seen) {
@@ -265,29 +270,25 @@ __device__ __forceinline__ bool reached(unsigned int seen, unsigned int epoch) {
 
 __device__ __forceinline__ bool wait_for(const Call& call, Barrier barrier, unsigned int peer) {
   const unsigned int* const mine = flag(call.own, barrier, peer);
-  unsigned int seen = load_acquire_system(mine);
-  if (reached(seen, call.epoch)) return true;
   const unsigned long long began = nanoseconds();
-  do {
-    if (nanoseconds() - began > call.timeout_ns) {
+  for (;;) {
+    const unsigned int seen = load_acquire_system(mine);
+    const unsigned long long now = nanoseconds();  // while the load is on its way
+    if (reached(seen, call.epoch)) return true;
+    if (now - began > call.timeout_ns) {
       report(call, peer, barrier, seen);
       return false;
     }
-    seen = load_acquire_system(mine);
-  } while (!reached(seen, call.epoch));
-  return true;
+  }
 }
 
 // Tells every peer that this CTA has come to the barrier, and waits until theirs have. What the CTA has stored
 // or read before is the caller's to order, by `__syncthreads`. False for the whole CTA if a peer doesn't come.
 __device__ __forceinline__ bool meet(const Channels& channels, const Call& call, Barrier barrier) {
-  bool met = true;
-  if (threadIdx.x < WORLD_SIZE) {
-    met = !failed(call);
-    if (met) {
-      store_release_system(flag(channels.of[threadIdx.x], barrier, call.rank), call.epoch);
-      met = wait_for(call, barrier, threadIdx.x);
-    }
+  bool met = !call.lost;
+  if (met && threadIdx.x < WORLD_SIZE) {
+    store_release_system(flag(channels.of[threadIdx.x], barrier, call.rank), call.epoch);
+    met = wait_for(call, barrier, threadIdx.x);
   }
   return __syncthreads_and(met);  // what the peers have stored is there for every thread
 }
@@ -305,11 +306,41 @@ __device__ __forceinline__ unsigned long long staged_at(const Call& call) {
   return STAGED_AT + static_cast<unsigned long long>(call.epoch & 1) * CAPACITY;
 }
 
-__device__ __forceinline__ word_t sum_at(const Channels& channels, unsigned long long at, unsigned int word) {
-  word_t contributed[WORLD_SIZE];
+struct Contributions { word_t of[WORLD_SIZE]; };
+
+__device__ __forceinline__ Contributions contributions(const Channels& channels, unsigned long long at, unsigned int word) {
+  Contributions found;
 #pragma unroll
-  for (int rank = 0; rank < WORLD_SIZE; ++rank) contributed[rank] = words_at(channels.of[rank], at)[word];
-  return sum_in_rank_order(contributed);
+  for (int rank = 0; rank < WORLD_SIZE; ++rank) found.of[rank] = words_at(channels.of[rank], at)[word];
+  return found;
+}
+
+// Every thread's words below `count`: `AT_ONCE` of them are on their way before the first is used.
+template <unsigned int AT_ONCE, typename Load, typename Use>
+__device__ __forceinline__ void stream(unsigned int first, unsigned int count, Load load_word, Use use) {
+  for (unsigned int begin = first; begin < count; begin += AT_ONCE * STRIDE) {
+    decltype(load_word(begin)) held[AT_ONCE];
+#pragma unroll
+    for (unsigned int i = 0; i < AT_ONCE; ++i)
+      if (begin + i * STRIDE < count) held[i] = load_word(begin + i * STRIDE);
+#pragma unroll
+    for (unsigned int i = 0; i < AT_ONCE; ++i)
+      if (begin + i * STRIDE < count) use(begin + i * STRIDE, held[i]);
+  }
+}
+
+// Adds what lies at `at` in every channel, from word `offset` on, and hands on each sum.
+template <typename Use>
+__device__ __forceinline__ void sum_words(const Channels& channels, unsigned long long at, unsigned int offset,
+                                          unsigned int first, unsigned int count, Use use) {
+  stream<SUMS_AT_ONCE>(
+      first, count, [&](unsigned int word) { return contributions(channels, at, offset + word); },
+      [&](unsigned int word, const Contributions& found) { use(word, sum_in_rank_order(found.of)); });
+}
+
+// Words of the part that starts at `begin`; the last parts may be shorter, or empty.
+__device__ __forceinline__ unsigned int length(unsigned int part, unsigned int begin, unsigned int words) {
+  return begin >= words ? 0 : min(part, words - begin);
 }
 
 // Both stages, of what lies at `at` in every channel. The second barrier also tells that all ranks have read this
@@ -317,25 +348,22 @@ __device__ __forceinline__ word_t sum_at(const Channels& channels, unsigned long
 // Word i of every part belongs to the same CTA on every rank, for copies, sums and reads alike.
 __device__ __forceinline__ void reduce(const Channels& channels, const Call& call, unsigned long long at,
                                        const Tensor& output, unsigned int words, unsigned int part, unsigned int first) {
+  const unsigned int own = call.rank * part;
   bool met = meet(channels, call, START);
   if (met) {
-    for (unsigned int i = first; i < part; i += STRIDE) {
-      const unsigned int word = call.rank * part + i;
-      if (word >= words) break;
-      const word_t sum = sum_at(channels, at, word);
+    sum_words(channels, at, own, first, length(part, own, words), [&](unsigned int i, word_t sum) {
       words_at(call.own, SCRATCH_AT)[i] = sum;
-      store(output, word, sum);
-    }
+      store(output, own + i, sum);
+    });
     __syncthreads();  // the sums of the whole CTA are there
     met = meet(channels, call, SECOND);
   }
   for (unsigned int step = met ? 1 : 0; step < WORLD_SIZE; ++step) {
-    const unsigned int rank = (call.rank + step) % WORLD_SIZE;
-    for (unsigned int i = first; i < part; i += STRIDE) {
-      const unsigned int word = rank * part + i;
-      if (word >= words) break;
-      store(output, word, met ? words_at(channels.of[rank], SCRATCH_AT)[i] : poison());
-    }
+    const unsigned int rank = (call.rank + step) % WORLD_SIZE, begin = rank * part;
+    const word_t* const sums = words_at(channels.of[rank], SCRATCH_AT);
+    stream<WORDS_AT_ONCE>(
+        first, length(part, begin, words), [&](unsigned int i) { return met ? sums[i] : poison(); },
+        [&](unsigned int i, word_t sum) { store(output, begin + i, sum); });
   }
 }
 
@@ -361,13 +389,17 @@ all_reduce_staged_two_stage(const __grid_constant__ Channels channels,
   const Tensor output = tensor(outputs.of[blockIdx.y], numel);
   const unsigned int words = words_of(numel), first = blockIdx.x * THREADS + threadIdx.x;
   const unsigned int part = (words + WORLD_SIZE - 1) / WORLD_SIZE;
-  if (!failed(call))
-    for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank)
-      for (unsigned int i = first; i < part; i += STRIDE) {
-        const unsigned int word = rank * part + i;
-        if (word >= words) break;
-        words_at(call.own, staged_at(call))[word] = load(input, word);
-      }
+  if (!call.lost)
+    for (unsigned int begin = 0; begin < WORLD_SIZE * part; begin += part) {
+      word_t* const staged = words_at(call.own, staged_at(call)) + begin;
+      stream<WORDS_AT_ONCE>(
+          first, length(part, begin, words),
+          [&](unsigned int i) {
+            const unsigned int word = begin + i;
+            return load(input, word);
+          },
+          [&](unsigned int i, word_t mine) { staged[i] = mine; });
+    }
   __syncthreads();  // the words of the whole CTA are there
   reduce(channels, call, staged_at(call), output, words, part, first);
   finish(call);
@@ -385,13 +417,17 @@ all_reduce_sum2_two_stage(const __grid_constant__ Channels channels,
   const Tensor output = tensor(outputs.of[blockIdx.y], numel);
   const unsigned int words = words_of(numel), first = blockIdx.x * THREADS + threadIdx.x;
   const unsigned int part = (words + WORLD_SIZE - 1) / WORLD_SIZE;
-  if (!failed(call))
-    for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank)
-      for (unsigned int i = first; i < part; i += STRIDE) {
-        const unsigned int word = rank * part + i;
-        if (word >= words) break;
-        words_at(call.own, staged_at(call))[word] = local_sum(load(input, word), load(addend, word));
-      }
+  if (!call.lost)
+    for (unsigned int begin = 0; begin < WORLD_SIZE * part; begin += part) {
+      word_t* const staged = words_at(call.own, staged_at(call)) + begin;
+      stream<WORDS_AT_ONCE>(
+          first, length(part, begin, words),
+          [&](unsigned int i) {
+            const unsigned int word = begin + i;
+            return local_sum(load(input, word), load(addend, word));
+          },
+          [&](unsigned int i, word_t mine) { staged[i] = mine; });
+    }
   __syncthreads();  // the words of the whole CTA are there
   reduce(channels, call, staged_at(call), output, words, part, first);
   finish(call);

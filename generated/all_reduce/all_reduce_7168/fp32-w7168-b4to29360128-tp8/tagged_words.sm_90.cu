@@ -1,6 +1,6 @@
 // all_reduce fp32-w7168-b4to29360128-tp8, candidate tagged_words (route tagged_words), sm_90
 // workload: dtype = float32, width = 7168, widths = 7168, payload_bytes = (4, 29360128), packet_bytes = 524288, world_size = 8
-// schedule: ctas = 64, threads = 128, word_bytes = 16
+// schedule: ctas = 64, threads = 128, word_bytes = 16, loads_in_flight = 8
 // argument: pointers[8] channels
 // argument: pointers[8] inputs
 // argument: pointers[8] addends
@@ -18,7 +18,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): fa63178183ab2d542827938b73619fb80ae03ab9cac81c0e5345f4ecd0ed69d8
+// Identity (workload, candidate, target): 3456f926167c90466963b9c6f4867aacd64587d127c83991940e137e004d638e
 //
 // Every rank pushes what it contributes to all peers, each 4 bytes with the epoch beside them: a reader that
 // finds the epoch has the data. Kernels: symmetric takes what a producer has written to the channel; staged takes
@@ -104,6 +104,7 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 constexpr int WORLD_SIZE = 8;
 constexpr unsigned int CTAS = 64, THREADS = 128;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
+constexpr unsigned int SUMS_AT_ONCE = 1;  // that a thread has on their way
 
 // ---- words: how elements are moved, and added in rank order ----
 
@@ -175,6 +176,10 @@ __device__ __forceinline__ word_t local_sum(word_t a, word_t b) {
 // NaN in every dtype: what stands where a sum is missing.
 __device__ __forceinline__ word_t poison() { return {0xffffffffu, 0xffffffffu}; }
 
+__device__ __forceinline__ void store_poison(const Tensor& target, unsigned int first, unsigned int words) {
+  for (unsigned int word = first; word < words; word += STRIDE) store(target, word, poison());
+}
+
 // ---- the channel: memory of every rank that its peers may reach, layout version 2 ----
 
 constexpr unsigned int CHANNEL_CTAS = 256;  // the largest grid that the channel serves
@@ -192,6 +197,7 @@ struct Outputs { storage_t* of[WORLD_SIZE]; };
 struct Call {
   unsigned int rank, epoch;
   unsigned int others;  // calls whose CTA of this number was still running; only its first thread knows
+  bool lost;  // a call before this one has failed: its peers are at other calls, so it neither publishes nor waits
   unsigned char* own;  // this rank's channel
   unsigned long long timeout_ns;
 };
@@ -214,11 +220,9 @@ __device__ __forceinline__ Call begin(const Channels& channels, unsigned int ran
   const unsigned int rank = rank_base + blockIdx.y;
   unsigned char* own = channels.of[rank];
   const unsigned int others = threadIdx.x == 0 ? fetch_add_relaxed_device(ticket(own), 1) : 0;
-  return {rank, following(epochs(own)[blockIdx.x]), others, own, timeout_ns};
+  const bool lost = load_relaxed_device(record(own)) != 0;
+  return {rank, following(epochs(own)[blockIdx.x]), others, lost, own, timeout_ns};
 }
-
-// After a failure a rank neither publishes nor waits: its peers are at other calls, and it would mislead them.
-__device__ __forceinline__ bool failed(const Call& call) { return load_relaxed_device(record(call.own)) != 0; }
 
 // Writes the error record; the first failure of a rank counts.
 __device__ void report(const Call& call, unsigned int peer, unsigned int waited_for, unsigned int seen) {
@@ -276,33 +280,43 @@ __device__ __forceinline__ void push(const Channels& channels, const Call& call,
       store_tagged_system(packet(channels.of[peer], call, call.rank) + word, tagged(mine, call.epoch));
 }
 
-__device__ __forceinline__ bool wait_for(const Call& call, unsigned int peer, unsigned int word, tagged_t& value) {
-  if (complete(value, call.epoch)) return true;
+// What the peers push of the words from `begin` on that are a thread's next ones.
+struct Arrived { tagged_t of[SUMS_AT_ONCE][WORLD_SIZE]; };
+
+// Waits until all of them are there. Looks at all that are missing at once: where one has come, the others mostly have.
+__device__ __forceinline__ bool wait_for(const Call& call, unsigned int begin, unsigned int words, Arrived& arrived) {
   const unsigned long long began = nanoseconds();
-  do {
-    if (nanoseconds() - began > call.timeout_ns) {
-      report(call, peer, PACKET_WAIT, late_tag(value, call.epoch));
+  for (bool first = true;; first = false) {
+#pragma unroll
+    for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
+#pragma unroll
+      for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank)
+        if (rank != call.rank && begin + i * STRIDE < words && (first || !complete(arrived.of[i][rank], call.epoch)))
+          arrived.of[i][rank] = load_tagged_system(packet(call.own, call, rank) + begin + i * STRIDE);
+    const unsigned long long now = nanoseconds();  // while the loads are on their way
+    unsigned int late = WORLD_SIZE, seen = 0;  // the first rank whose word is not there, and its tag
+#pragma unroll
+    for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
+#pragma unroll
+      for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank)
+        if (rank != call.rank && rank < late && begin + i * STRIDE < words && !complete(arrived.of[i][rank], call.epoch)) {
+          late = rank;
+          seen = late_tag(arrived.of[i][rank], call.epoch);
+        }
+    if (late == WORLD_SIZE) return true;
+    if (now - began > call.timeout_ns) {
+      report(call, late, PACKET_WAIT, seen);
       return false;
     }
-    value = load_tagged_system(packet(call.own, call, peer) + word);
-  } while (!complete(value, call.epoch));
-  return true;
+  }
 }
 
-// The sum of one word over the ranks. A thread that has waited in vain doesn't wait again.
-__device__ __forceinline__ word_t collect(const Call& call, unsigned int word, word_t mine, bool& alive) {
-  tagged_t arrived[WORLD_SIZE];
-#pragma unroll
-  for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank)  // all are on their way before the first is looked at
-    arrived[rank] = rank == call.rank ? tagged(mine, call.epoch)
-                                      : load_tagged_system(packet(call.own, call, rank) + word);
+__device__ __forceinline__ word_t sum_of(const Call& call, const tagged_t (&arrived)[WORLD_SIZE], word_t mine) {
   word_t contributed[WORLD_SIZE];
 #pragma unroll
-  for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank) {
-    alive = alive && wait_for(call, rank, word, arrived[rank]);
-    contributed[rank] = untagged(arrived[rank]);
-  }
-  return alive ? sum_in_rank_order(contributed) : poison();
+  for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank)
+    contributed[rank] = rank == call.rank ? mine : untagged(arrived[rank]);
+  return sum_in_rank_order(contributed);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -313,14 +327,24 @@ all_reduce_symmetric_tagged_words(const __grid_constant__ Channels channels,
   const Tensor output = tensor(outputs.of[blockIdx.y], numel);
   const unsigned int words = words_of(numel), first = blockIdx.x * THREADS + threadIdx.x;
   const Tensor input = tensor(input_of(call.own, input_slot), numel);
-  bool alive = !failed(call);
-  if (alive)
-#pragma unroll 1  // most payloads are a word a thread
-    for (unsigned int word = first; word < words; word += STRIDE)
-      push(channels, call, word, load(input, word));
-#pragma unroll 1
-  for (unsigned int word = first; word < words; word += STRIDE)
-    store(output, word, collect(call, word, load(input, word), alive));
+  bool alive = !call.lost;
+#pragma unroll 1  // most payloads are one round
+  for (unsigned int begin = first; begin < words; begin += SUMS_AT_ONCE * STRIDE) {
+    word_t mine[SUMS_AT_ONCE];
+#pragma unroll
+    for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
+      if (const unsigned int word = begin + i * STRIDE; word < words) mine[i] = load(input, word);
+    if (!call.lost)
+#pragma unroll
+      for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
+        if (begin + i * STRIDE < words) push(channels, call, begin + i * STRIDE, mine[i]);
+    Arrived arrived;
+    alive = alive && wait_for(call, begin, words, arrived);  // who has waited in vain doesn't wait again
+#pragma unroll
+    for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
+      if (begin + i * STRIDE < words)
+        store(output, begin + i * STRIDE, alive ? sum_of(call, arrived.of[i], mine[i]) : poison());
+  }
   __syncthreads();  // every thread has read the epoch
   finish(call);
 }
@@ -334,14 +358,24 @@ all_reduce_staged_tagged_words(const __grid_constant__ Channels channels,
   const Tensor input = tensor(inputs.of[blockIdx.y], numel);
   const Tensor output = tensor(outputs.of[blockIdx.y], numel);
   const unsigned int words = words_of(numel), first = blockIdx.x * THREADS + threadIdx.x;
-  bool alive = !failed(call);
-  if (alive)
-#pragma unroll 1  // most payloads are a word a thread
-    for (unsigned int word = first; word < words; word += STRIDE)
-      push(channels, call, word, load(input, word));
-#pragma unroll 1
-  for (unsigned int word = first; word < words; word += STRIDE)
-    store(output, word, collect(call, word, load(input, word), alive));
+  bool alive = !call.lost;
+#pragma unroll 1  // most payloads are one round
+  for (unsigned int begin = first; begin < words; begin += SUMS_AT_ONCE * STRIDE) {
+    word_t mine[SUMS_AT_ONCE];
+#pragma unroll
+    for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
+      if (const unsigned int word = begin + i * STRIDE; word < words) mine[i] = load(input, word);
+    if (!call.lost)
+#pragma unroll
+      for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
+        if (begin + i * STRIDE < words) push(channels, call, begin + i * STRIDE, mine[i]);
+    Arrived arrived;
+    alive = alive && wait_for(call, begin, words, arrived);  // who has waited in vain doesn't wait again
+#pragma unroll
+    for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
+      if (begin + i * STRIDE < words)
+        store(output, begin + i * STRIDE, alive ? sum_of(call, arrived.of[i], mine[i]) : poison());
+  }
   __syncthreads();  // every thread has read the epoch
   finish(call);
 }
@@ -357,14 +391,24 @@ all_reduce_sum2_tagged_words(const __grid_constant__ Channels channels,
   const Tensor addend = tensor(addends.of[blockIdx.y], numel);
   const Tensor output = tensor(outputs.of[blockIdx.y], numel);
   const unsigned int words = words_of(numel), first = blockIdx.x * THREADS + threadIdx.x;
-  bool alive = !failed(call);
-  if (alive)
-#pragma unroll 1  // most payloads are a word a thread
-    for (unsigned int word = first; word < words; word += STRIDE)
-      push(channels, call, word, local_sum(load(input, word), load(addend, word)));
-#pragma unroll 1
-  for (unsigned int word = first; word < words; word += STRIDE)
-    store(output, word, collect(call, word, local_sum(load(input, word), load(addend, word)), alive));
+  bool alive = !call.lost;
+#pragma unroll 1  // most payloads are one round
+  for (unsigned int begin = first; begin < words; begin += SUMS_AT_ONCE * STRIDE) {
+    word_t mine[SUMS_AT_ONCE];
+#pragma unroll
+    for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
+      if (const unsigned int word = begin + i * STRIDE; word < words) mine[i] = local_sum(load(input, word), load(addend, word));
+    if (!call.lost)
+#pragma unroll
+      for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
+        if (begin + i * STRIDE < words) push(channels, call, begin + i * STRIDE, mine[i]);
+    Arrived arrived;
+    alive = alive && wait_for(call, begin, words, arrived);  // who has waited in vain doesn't wait again
+#pragma unroll
+    for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
+      if (begin + i * STRIDE < words)
+        store(output, begin + i * STRIDE, alive ? sum_of(call, arrived.of[i], mine[i]) : poison());
+  }
   __syncthreads();  // every thread has read the epoch
   finish(call);
 }

@@ -1,6 +1,6 @@
 // linear_all_reduce bf16-w5120-k4096-m1to2047-tp2, candidate serial_sm (route serial_sm), sm_90
 // workload: dtype = bfloat16, width = 5120, k = 4096, m = (1, 2047), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
-// schedule: gemm = torch, ctas = 64, threads = 512
+// schedule: gemm = torch, ctas = 64, threads = 512, loads_in_flight = 8
 // argument: pointers[2] channels
 // argument: uint32 numel
 // argument: uint32 rank_base
@@ -12,7 +12,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): dbfde8610522b3f534e44b3bf1c4eb6b363a891b8410c2179c46962c6f494ff3
+// Identity (workload, candidate, target): 591a7862cce3902453c21a91a8c42883653ba5da383f8a47cbb5c99d52d63a04
 //
 // The plain linear into memory that peers read, then an all-reduce in two stages on the same stream.
 
@@ -98,6 +98,8 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 
 constexpr int WORLD_SIZE = 2;
 constexpr unsigned int CTAS = 64, THREADS = 512;  // of kernels that meet their peers'
+constexpr unsigned int STRIDE = CTAS * THREADS;
+constexpr unsigned int SUMS_AT_ONCE = 4, WORDS_AT_ONCE = 8;  // on their way to a thread
 
 // ---- words: how elements are moved, and added in rank order ----
 
@@ -169,6 +171,10 @@ __device__ __forceinline__ word_t local_sum(word_t a, word_t b) {
 // NaN in every dtype: what stands where a sum is missing.
 __device__ __forceinline__ word_t poison() { return {0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu}; }
 
+__device__ __forceinline__ void store_poison(const Tensor& target, unsigned int first, unsigned int words) {
+  for (unsigned int word = first; word < words; word += STRIDE) store(target, word, poison());
+}
+
 // ---- the channel: memory of every rank that its peers may reach, layout version 2 ----
 
 constexpr unsigned int CHANNEL_CTAS = 256;  // the largest grid that the channel serves
@@ -176,7 +182,6 @@ constexpr unsigned long long EPOCHS_AT = 0, TICKETS_AT = 1024, RECORD_AT = 2048;
 constexpr unsigned long long FLAGS_AT = 2304;
 constexpr unsigned long long PARTIALS_AT = 83892736;
 constexpr unsigned long long SCRATCH_AT = 6400;
-constexpr unsigned int STRIDE = CTAS * THREADS;
 
 struct Channels { unsigned char* of[WORLD_SIZE]; };  // of every rank
 
@@ -184,6 +189,7 @@ struct Channels { unsigned char* of[WORLD_SIZE]; };  // of every rank
 struct Call {
   unsigned int rank, epoch;
   unsigned int others;  // calls whose CTA of this number was still running; only its first thread knows
+  bool lost;  // a call before this one has failed: its peers are at other calls, so it neither publishes nor waits
   unsigned char* own;  // this rank's channel
   unsigned long long timeout_ns;
 };
@@ -206,11 +212,9 @@ __device__ __forceinline__ Call begin(const Channels& channels, unsigned int ran
   const unsigned int rank = rank_base + blockIdx.y;
   unsigned char* own = channels.of[rank];
   const unsigned int others = threadIdx.x == 0 ? fetch_add_relaxed_device(ticket(own), 1) : 0;
-  return {rank, following(epochs(own)[blockIdx.x]), others, own, timeout_ns};
+  const bool lost = load_relaxed_device(record(own)) != 0;
+  return {rank, following(epochs(own)[blockIdx.x]), others, lost, own, timeout_ns};
 }
-
-// After a failure a rank neither publishes nor waits: its peers are at other calls, and it would mislead them.
-__device__ __forceinline__ bool failed(const Call& call) { return load_relaxed_device(record(call.own)) != 0; }
 
 // Writes the error record; the first failure of a rank counts.
 __device__ void report(const Call& call, unsigned int peer, unsigned int waited_for, unsigned int seen) {
@@ -254,29 +258,25 @@ __device__ __forceinline__ bool reached(unsigned int seen, unsigned int epoch) {
 
 __device__ __forceinline__ bool wait_for(const Call& call, Barrier barrier, unsigned int peer) {
   const unsigned int* const mine = flag(call.own, barrier, peer);
-  unsigned int seen = load_acquire_system(mine);
-  if (reached(seen, call.epoch)) return true;
   const unsigned long long began = nanoseconds();
-  do {
-    if (nanoseconds() - began > call.timeout_ns) {
+  for (;;) {
+    const unsigned int seen = load_acquire_system(mine);
+    const unsigned long long now = nanoseconds();  // while the load is on its way
+    if (reached(seen, call.epoch)) return true;
+    if (now - began > call.timeout_ns) {
       report(call, peer, barrier, seen);
       return false;
     }
-    seen = load_acquire_system(mine);
-  } while (!reached(seen, call.epoch));
-  return true;
+  }
 }
 
 // Tells every peer that this CTA has come to the barrier, and waits until theirs have. What the CTA has stored
 // or read before is the caller's to order, by `__syncthreads`. False for the whole CTA if a peer doesn't come.
 __device__ __forceinline__ bool meet(const Channels& channels, const Call& call, Barrier barrier) {
-  bool met = true;
-  if (threadIdx.x < WORLD_SIZE) {
-    met = !failed(call);
-    if (met) {
-      store_release_system(flag(channels.of[threadIdx.x], barrier, call.rank), call.epoch);
-      met = wait_for(call, barrier, threadIdx.x);
-    }
+  bool met = !call.lost;
+  if (met && threadIdx.x < WORLD_SIZE) {
+    store_release_system(flag(channels.of[threadIdx.x], barrier, call.rank), call.epoch);
+    met = wait_for(call, barrier, threadIdx.x);
   }
   return __syncthreads_and(met);  // what the peers have stored is there for every thread
 }
@@ -287,11 +287,41 @@ __device__ __forceinline__ word_t* words_at(unsigned char* channel, unsigned lon
   return reinterpret_cast<word_t*>(channel + at);
 }
 
-__device__ __forceinline__ word_t sum_at(const Channels& channels, unsigned long long at, unsigned int word) {
-  word_t contributed[WORLD_SIZE];
+struct Contributions { word_t of[WORLD_SIZE]; };
+
+__device__ __forceinline__ Contributions contributions(const Channels& channels, unsigned long long at, unsigned int word) {
+  Contributions found;
 #pragma unroll
-  for (int rank = 0; rank < WORLD_SIZE; ++rank) contributed[rank] = words_at(channels.of[rank], at)[word];
-  return sum_in_rank_order(contributed);
+  for (int rank = 0; rank < WORLD_SIZE; ++rank) found.of[rank] = words_at(channels.of[rank], at)[word];
+  return found;
+}
+
+// Every thread's words below `count`: `AT_ONCE` of them are on their way before the first is used.
+template <unsigned int AT_ONCE, typename Load, typename Use>
+__device__ __forceinline__ void stream(unsigned int first, unsigned int count, Load load_word, Use use) {
+  for (unsigned int begin = first; begin < count; begin += AT_ONCE * STRIDE) {
+    decltype(load_word(begin)) held[AT_ONCE];
+#pragma unroll
+    for (unsigned int i = 0; i < AT_ONCE; ++i)
+      if (begin + i * STRIDE < count) held[i] = load_word(begin + i * STRIDE);
+#pragma unroll
+    for (unsigned int i = 0; i < AT_ONCE; ++i)
+      if (begin + i * STRIDE < count) use(begin + i * STRIDE, held[i]);
+  }
+}
+
+// Adds what lies at `at` in every channel, from word `offset` on, and hands on each sum.
+template <typename Use>
+__device__ __forceinline__ void sum_words(const Channels& channels, unsigned long long at, unsigned int offset,
+                                          unsigned int first, unsigned int count, Use use) {
+  stream<SUMS_AT_ONCE>(
+      first, count, [&](unsigned int word) { return contributions(channels, at, offset + word); },
+      [&](unsigned int word, const Contributions& found) { use(word, sum_in_rank_order(found.of)); });
+}
+
+// Words of the part that starts at `begin`; the last parts may be shorter, or empty.
+__device__ __forceinline__ unsigned int length(unsigned int part, unsigned int begin, unsigned int words) {
+  return begin >= words ? 0 : min(part, words - begin);
 }
 
 // Both stages, of what lies at `at` in every channel. The second barrier also tells that all ranks have read this
@@ -299,25 +329,22 @@ __device__ __forceinline__ word_t sum_at(const Channels& channels, unsigned long
 // Word i of every part belongs to the same CTA on every rank, for copies, sums and reads alike.
 __device__ __forceinline__ void reduce(const Channels& channels, const Call& call, unsigned long long at,
                                        const Tensor& output, unsigned int words, unsigned int part, unsigned int first) {
+  const unsigned int own = call.rank * part;
   bool met = meet(channels, call, START);
   if (met) {
-    for (unsigned int i = first; i < part; i += STRIDE) {
-      const unsigned int word = call.rank * part + i;
-      if (word >= words) break;
-      const word_t sum = sum_at(channels, at, word);
+    sum_words(channels, at, own, first, length(part, own, words), [&](unsigned int i, word_t sum) {
       words_at(call.own, SCRATCH_AT)[i] = sum;
-      store(output, word, sum);
-    }
+      store(output, own + i, sum);
+    });
     __syncthreads();  // the sums of the whole CTA are there
     met = meet(channels, call, SECOND);
   }
   for (unsigned int step = met ? 1 : 0; step < WORLD_SIZE; ++step) {
-    const unsigned int rank = (call.rank + step) % WORLD_SIZE;
-    for (unsigned int i = first; i < part; i += STRIDE) {
-      const unsigned int word = rank * part + i;
-      if (word >= words) break;
-      store(output, word, met ? words_at(channels.of[rank], SCRATCH_AT)[i] : poison());
-    }
+    const unsigned int rank = (call.rank + step) % WORLD_SIZE, begin = rank * part;
+    const word_t* const sums = words_at(channels.of[rank], SCRATCH_AT);
+    stream<WORDS_AT_ONCE>(
+        first, length(part, begin, words), [&](unsigned int i) { return met ? sums[i] : poison(); },
+        [&](unsigned int i, word_t sum) { store(output, begin + i, sum); });
   }
 }
 

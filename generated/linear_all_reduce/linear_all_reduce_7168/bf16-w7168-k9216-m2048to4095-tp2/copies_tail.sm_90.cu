@@ -101,6 +101,7 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 
 constexpr int WORLD_SIZE = 2;
 constexpr unsigned int CTAS = 1, THREADS = 32;  // of kernels that meet their peers'
+constexpr unsigned int STRIDE = CTAS * THREADS;
 
 // ---- words: how elements are moved, and added in rank order ----
 
@@ -172,6 +173,10 @@ __device__ __forceinline__ word_t local_sum(word_t a, word_t b) {
 // NaN in every dtype: what stands where a sum is missing.
 __device__ __forceinline__ word_t poison() { return {0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu}; }
 
+__device__ __forceinline__ void store_poison(const Tensor& target, unsigned int first, unsigned int words) {
+  for (unsigned int word = first; word < words; word += STRIDE) store(target, word, poison());
+}
+
 // ---- the channel: memory of every rank that its peers may reach, layout version 2 ----
 
 constexpr unsigned int CHANNEL_CTAS = 256;  // the largest grid that the channel serves
@@ -185,6 +190,7 @@ struct Channels { unsigned char* of[WORLD_SIZE]; };  // of every rank
 struct Call {
   unsigned int rank, epoch;
   unsigned int others;  // calls whose CTA of this number was still running; only its first thread knows
+  bool lost;  // a call before this one has failed: its peers are at other calls, so it neither publishes nor waits
   unsigned char* own;  // this rank's channel
   unsigned long long timeout_ns;
 };
@@ -207,11 +213,9 @@ __device__ __forceinline__ Call begin(const Channels& channels, unsigned int ran
   const unsigned int rank = rank_base + blockIdx.y;
   unsigned char* own = channels.of[rank];
   const unsigned int others = threadIdx.x == 0 ? fetch_add_relaxed_device(ticket(own), 1) : 0;
-  return {rank, following(epochs(own)[blockIdx.x]), others, own, timeout_ns};
+  const bool lost = load_relaxed_device(record(own)) != 0;
+  return {rank, following(epochs(own)[blockIdx.x]), others, lost, own, timeout_ns};
 }
-
-// After a failure a rank neither publishes nor waits: its peers are at other calls, and it would mislead them.
-__device__ __forceinline__ bool failed(const Call& call) { return load_relaxed_device(record(call.own)) != 0; }
 
 // Writes the error record; the first failure of a rank counts.
 __device__ void report(const Call& call, unsigned int peer, unsigned int waited_for, unsigned int seen) {
@@ -255,29 +259,25 @@ __device__ __forceinline__ bool reached(unsigned int seen, unsigned int epoch) {
 
 __device__ __forceinline__ bool wait_for(const Call& call, Barrier barrier, unsigned int peer) {
   const unsigned int* const mine = flag(call.own, barrier, peer);
-  unsigned int seen = load_acquire_system(mine);
-  if (reached(seen, call.epoch)) return true;
   const unsigned long long began = nanoseconds();
-  do {
-    if (nanoseconds() - began > call.timeout_ns) {
+  for (;;) {
+    const unsigned int seen = load_acquire_system(mine);
+    const unsigned long long now = nanoseconds();  // while the load is on its way
+    if (reached(seen, call.epoch)) return true;
+    if (now - began > call.timeout_ns) {
       report(call, peer, barrier, seen);
       return false;
     }
-    seen = load_acquire_system(mine);
-  } while (!reached(seen, call.epoch));
-  return true;
+  }
 }
 
 // Tells every peer that this CTA has come to the barrier, and waits until theirs have. What the CTA has stored
 // or read before is the caller's to order, by `__syncthreads`. False for the whole CTA if a peer doesn't come.
 __device__ __forceinline__ bool meet(const Channels& channels, const Call& call, Barrier barrier) {
-  bool met = true;
-  if (threadIdx.x < WORLD_SIZE) {
-    met = !failed(call);
-    if (met) {
-      store_release_system(flag(channels.of[threadIdx.x], barrier, call.rank), call.epoch);
-      met = wait_for(call, barrier, threadIdx.x);
-    }
+  bool met = !call.lost;
+  if (met && threadIdx.x < WORLD_SIZE) {
+    store_release_system(flag(channels.of[threadIdx.x], barrier, call.rank), call.epoch);
+    met = wait_for(call, barrier, threadIdx.x);
   }
   return __syncthreads_and(met);  // what the peers have stored is there for every thread
 }
