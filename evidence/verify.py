@@ -220,6 +220,7 @@ def verify_one(
     against = TRUTH if near else against
     told = replace(told, against=against, seeds=tuple(sorted({case.seed for case in own})))
     here = place.here
+    expected: Callable[[Case, Tensors], Tensors]
     if near is not None:
         expected = near.expected
     elif by_oracle:
