@@ -76,6 +76,7 @@ gpu-test: gpu-site
 
 gpu-bench: gpu-site
 	$(ON_GPU) $(PYTHON) benchmarks/distance.py $(OUT)/distance.json
+	$(ON_GPU) $(PYTHON) benchmarks/rows.py --out $(OUT)
 	$(ON_GPU) $(PYTHON) benchmarks/call_cost.py --profile $(OUT)/call_cost.json
 	$(ON_GPU) $(PYTHON) -m kernwright bench
 	tar -czf $(OUT)/records.tgz -C ledger records

@@ -29,6 +29,11 @@ def distances(work, device: torch.device) -> dict[str, dict[str, dict[str, float
     arch = serves(work.control.builds, here.arch)
     control = DISPATCH.plan_for(work.label, work.control.name, arch, "boundary", here)
     contestants = {f"kernwright {work.control.name}": control}
+    contestants |= {
+        f"kernwright {c.name}": DISPATCH.plan_for(work.label, c.name, own, "boundary", here)
+        for c in work.candidates
+        if c.contract != "exact" and (own := serves(c.builds, here.arch))
+    }
     contestants |= {name: prepare(chain) for name, prepare in SUBJECT.peers(work).items()}
     states = [chain.first, *chain.run(control)[:-1]]
     found: dict[str, dict[str, list[float]]] = {name: {out: [] for out in OUTPUTS} for name in contestants}

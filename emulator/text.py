@@ -17,6 +17,9 @@ _DYNAMIC = re.compile(
 )
 _WAITS = re.compile(r"\b__nv_atomic_\w+|\bgriddepcontrol\w*|\bglobaltimer\b|\bnanosleep\b|\b__nanosleep\b")
 _TENSOR_CORES = re.compile(r"\bmma\.sync\b|\bwgmma\w*|\btcgen05\b|\bwmma\b|\bmma_(?:sync|m\d+n\d+k\d+)\w*")
+_EMULATED = re.compile(
+    r"\bmma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(?:f16\.f16|bf16\.bf16)\.f32|kernwright::emulator::mma_m16n8k16"
+)
 
 
 class TextUnsupported(Exception):
@@ -42,11 +45,12 @@ def facts(text: str, name: str) -> TextFacts:
         TextUnsupported: tensor-core instructions, no kernel, or two arrays of dynamic shared memory.
     """
     uncommented = _COMMENT_OR_STRING.sub(lambda match: match[0] if match[0][0] == '"' else " ", text)
-    tensor = _TENSOR_CORES.search(uncommented)
+    tensor = _TENSOR_CORES.search(_EMULATED.sub(" ", uncommented))
     if tensor is not None:
         raise TextUnsupported(
             f"{name} uses the tensor-core instruction {tensor[0]}, whose accumulation no specification pins "
-            "down. The emulator doesn't run it: such candidates are checked on a GPU, under their tolerance."
+            "down. The emulator runs mma.m16n8k16 of FP16 and BF16 with FP32 sums alone: other such candidates are "
+            "checked on a GPU, under their tolerance."
         )
     code = _COMMENT_OR_STRING.sub(lambda match: '""' if match[0][0] == '"' else " ", text)
     symbols = tuple(dict.fromkeys(_KERNEL.findall(code)))

@@ -27,6 +27,7 @@ from .provenance import exactness_of, toolkit
 from .ranks import agreed
 from .subject import Subject
 from .timing import Pace, alone, flat, paired
+from .tolerance import under_tolerance
 from .verify import Verification, verify_one
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class Contest:
         self.workload, self.subject, self.options = workload, subject, options
         self.expected: list[torch.Tensor] = []
         """What the control's chain stored, once it ran."""
+        self._own_results: dict[str, list[torch.Tensor]] = {}
+        """What the chain of a candidate under a tolerance stored when it was launched eagerly."""
         self.notes: list[str] = []
         self._dispatch, self._identities, self._cell, self._watch = dispatch, identities, cell, watch
         self.capture, self._verify, self._sample = instruments.capture, instruments.verify, instruments.sample
@@ -149,12 +152,16 @@ class Contest:
         call = self.call(candidate)
         eager = [tensor.clone() for tensor in flat(self.chain.run(call))]
         self.expected = self.expected or eager
+        if under_tolerance(candidate):
+            self._own_results[candidate.name] = eager
         graph = self.capture(lambda: self.chain.run(call))
         self.check(graph, candidate.name)
         return graph
 
     def check(self, graph: Graph[list[Sequence[torch.Tensor]]], name: str) -> None:
         """Poison what the graph writes, replay it, compare all of it with the control's eager run.
+
+        A candidate under a tolerance is compared with its own: its bits, too, follow from its inputs alone.
 
         Raises:
             GraphEmpty: something differs, on whatever rank; every rank raises it.
@@ -165,9 +172,10 @@ class Contest:
         graph.replay()
         wrong = sum(
             int(differing(found, expected).sum())
-            for found, expected in zip(results, self.expected, strict=True)
+            for found, expected in zip(results, self._own_results.get(name, self.expected), strict=True)
         )
-        found = f"a replay of {name}'s captured graph left {wrong} values that aren't the control's; it isn't timed"
+        whose = "those of its eager run" if name in self._own_results else "the control's"
+        found = f"a replay of {name}'s captured graph left {wrong} values that aren't {whose}; it isn't timed"
         problem = agreed(found if wrong else None)
         if problem is not None:
             raise GraphEmpty(problem)
@@ -250,7 +258,7 @@ class Contest:
             control_source_sha256=control.builds[self.arch(control)].sha256,
             cubin_sha256=hashlib.sha256(code.data).hexdigest(),
             identity=self._identities[candidate.name, arch],
-            exactness=exactness_of(verified.gate, verified.against, refused),
+            exactness=exactness_of(verified.gate, verified.against, refused, verified.closeness),
             timing=timing,
             rule=self.options.rule,
         )

@@ -87,6 +87,7 @@ def check(
     workload: Workload,
     cases: Iterable[Case],
     place: Place,
+    judge: Callable[[Case, str, Tensors, Tensors], Gate] | None = None,
 ) -> Gate:
     """Run all cases eagerly and in a graph that is captured once a kind and size and replayed with changing inputs.
 
@@ -94,7 +95,9 @@ def check(
         plan_of: the candidate's plan for a case's kind and size.
         expected_of: what is right, of all ranks.
         subject, workload, cases, place: where the inputs come from, and go.
+        judge: compares what was stored with what is right; by default `compare`, bit for bit.
     """
+    judge = judge or compare
     found = NOTHING
     replay: Replay | None = None
     last: tuple[str, int | None] | None = None
@@ -106,7 +109,7 @@ def check(
         expected = replay.shares(expected_of(case, given))
         place.begin(subject, workload, case)
         for how, run in (("eager", replay.eager), ("graph", replay.graph)):
-            result = compare(case, how, _as_long(run(given), expected), expected)
+            result = judge(case, how, _as_long(run(given), expected), expected)
             damage = intact(case, how, *replay.left_alone(given))
             found += Gate(
                 0, result.values, result.mismatches + damage.mismatches, result.first or damage.first
@@ -226,7 +229,7 @@ def compare(case: Case, how: str, found: Tensors, expected: Tensors) -> Gate:
         values += wrong.numel()
         here = int(wrong.sum())
         if here and first is None:
-            first = _mismatch(case, how, name, found[name], expected[name], wrong)
+            first = mismatch(case, how, name, found[name], expected[name], wrong)
         count += here
     return Gate(1, values, count, first)
 
@@ -238,7 +241,7 @@ def intact(case: Case, how: str, found: Tensors, expected: Tensors) -> Gate:
         wrong = held != expected[name]
         here = int(wrong.sum())
         if here and first is None:
-            first = _mismatch(case, how, name, held, expected[name], wrong)
+            first = mismatch(case, how, name, held, expected[name], wrong)
         count += here
     return Gate(0, 0, count, first)
 
@@ -246,9 +249,14 @@ def intact(case: Case, how: str, found: Tensors, expected: Tensors) -> Gate:
 def differing(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     """Where bits differ; a NaN equals any NaN, unless it is the poison; -0.0 isn't +0.0."""
     expected = expected.reshape(found.shape)
-    bits = words(found)
-    poisoned = bits == int.from_bytes(POISON.to_bytes(2, "little") * (found.element_size() // 2), "little")
-    return (bits != words(expected)) & ~(found.isnan() & expected.isnan() & ~poisoned)
+    return (words(found) != words(expected)) & ~(found.isnan() & expected.isnan() & ~poisoned(found))
+
+
+def poisoned(found: torch.Tensor) -> torch.Tensor:
+    """Where nothing was written."""
+    return words(found) == int.from_bytes(
+        POISON.to_bytes(2, "little") * (found.element_size() // 2), "little"
+    )
 
 
 def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
@@ -256,9 +264,10 @@ def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> boo
     return all(not bool(differing(one, other).any()) for one, other in zip(found, expected, strict=True))
 
 
-def _mismatch(
+def mismatch(
     case: Case, how: str, name: str, found: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor
 ) -> Mismatch:
+    """The first value that is wrong, with both sides' bits."""
     index = tuple(int(place) for place in wrong.nonzero()[0])
     expected = expected.reshape(found.shape)
     mask = (1 << (8 * found.element_size())) - 1

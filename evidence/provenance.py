@@ -5,12 +5,14 @@ from __future__ import annotations
 import platform
 
 from ..compiler.toolchain import toolchain
-from ..ledger import Exactness, Toolkit
+from ..ledger import Closeness, Exactness, Toolkit
 from ..version import VERSION
 from .gate import Gate
 
 
-def exactness_of(gate: Gate, against: str, refused: str | None) -> Exactness:
+def exactness_of(
+    gate: Gate, against: str, refused: str | None, closeness: Closeness | None = None
+) -> Exactness:
     """The gate's result; a graph that doesn't do the work counts as one wrong value."""
     first = str(gate.first) if gate.first else refused
     return Exactness(
@@ -19,6 +21,7 @@ def exactness_of(gate: Gate, against: str, refused: str | None) -> Exactness:
         mismatches=gate.mismatches + (refused is not None),
         against=against,
         first=first,
+        closeness=closeness,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..ledger import Closeness
 from ..runtime.device import serves as served_by
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
@@ -20,6 +21,8 @@ from .places import Place
 from .ranks import agreed, total
 from .subject import Case, Subject, serves
 from .tensors import as_torch, bits_of
+from .tolerance import AGAINST as TRUTH
+from .tolerance import NearTruth, under_tolerance
 
 if TYPE_CHECKING:
     import torch
@@ -48,6 +51,8 @@ class Verification:
     """Whether it was remembered from an earlier run on the same sources."""
     skipped: str = ""
     """Why nothing was run, in a sentence; empty if something was."""
+    closeness: Closeness | None = None
+    """How near to FP64 a candidate under a tolerance was found; None of an exact one."""
 
     @property
     def passed(self) -> bool:
@@ -78,6 +83,8 @@ class Verification:
             "seconds": round(self.seconds, 3),
             "cached": self.cached,
         }
+        if self.closeness is not None:
+            document |= {"contract": "tolerance", **self.closeness.model_dump(mode="json", exclude_none=True)}
         if self.skipped:
             document["skipped"] = self.skipped
         elif not self.passed:
@@ -189,7 +196,7 @@ def verify_one(
     cases: Sequence[Case],
     failures: Path | None,
 ) -> Verification:
-    """One candidate's build: the control's against the array oracle, another's against the control.
+    """One candidate's build: the control's against the array oracle, another's against the control, or against FP64.
 
     Where thresholds split the workload every candidate is held against the oracle, in its own part. Ranks in several
     processes look at their own output each, and all come to the same conclusion.
@@ -208,10 +215,18 @@ def verify_one(
             "process here: verify it under torchrun, with a GPU a rank",
         )
     by_oracle = candidate is workload.control or bool(workload.parts)
+    near = NearTruth(subject, workload, candidate) if under_tolerance(candidate) else None
     against = "array oracle" if by_oracle else f"control {workload.control.name}"
+    against = TRUTH if near else against
     told = replace(told, against=against, seeds=tuple(sorted({case.seed for case in own})))
     here = place.here
-    expected = oracle(subject, workload) if by_oracle else _control(dispatch, workload, here, place)
+    expected: Callable[[Case, Tensors], Tensors]
+    if near is not None:
+        expected = near.expected
+    elif by_oracle:
+        expected = oracle(subject, workload)
+    else:
+        expected = _control(dispatch, workload, here, place)
     start = time.perf_counter()
 
     def plan_of(case: Case) -> Plan:
@@ -226,10 +241,12 @@ def verify_one(
         return replace(
             told, skipped=f"{candidate.name} of {workload.label} can't run as local ranks: {error}"
         )
-    gate = check(plan_of, expected, subject, workload, own, place)
+    judge = None if near is None else near.compare
+    gate = check(plan_of, expected, subject, workload, own, place, judge)
     problem, artefact = "", None
     if gate.first is not None:
-        problem = f"{gate.mismatches} of {gate.values} values differ; {gate.first}"
+        differ = "differ" if near is None else f"lie outside {near.closeness.bounds}"
+        problem = f"{gate.mismatches} of {gate.values} values {differ}; {gate.first}"
         if failures is not None:
             failure = Failure(workload.label, candidate.name, arch, ON_CUDA, problem, gate.first.case)
             artefact = leave(failures, failure, subject.tensors(workload, gate.first.case, place.device))
@@ -239,7 +256,8 @@ def verify_one(
     problem = agreed(problem or None) or broken or ""
     whole = replace(gate, values=total(gate.values), mismatches=total(gate.mismatches))
     seconds = time.perf_counter() - start
-    return replace(told, gate=whole, seconds=seconds, problem=problem, artefact=artefact)
+    closeness = None if near is None else near.closeness
+    return replace(told, gate=whole, seconds=seconds, problem=problem, artefact=artefact, closeness=closeness)
 
 
 def _splits_tensors(candidate: Candidate) -> bool:

@@ -1,4 +1,4 @@
-"""`kernwright verify --on emulator`: every candidate, executed on the CPU, against the array oracle.
+"""`kernwright verify --on emulator`: every candidate, executed on the CPU, against the array oracle or FP64.
 
 What a run costs is seconds, so by default a candidate gets one case of each kind of the op and all kinds of
 values for the first; its builds differ in nothing that a CPU sees, so one stands for all. What passed is
@@ -18,14 +18,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..compiler.cache import default_folder
+from ..emulator import Buffer, Schedule, check
 from ..emulator import Mismatch as EmulatedMismatch
-from ..emulator import Schedule, check
+from ..emulator.launch import Array
+from ..ledger import Closeness
 from ..runtime.dispatch import Dispatch
 from ..runtime.table import Candidate, Workload
-from .emulated import emulated
+from .emulated import EmulatedCase, emulated
 from .failure import Failure, leave
 from .gate import Gate
 from .subject import Case, Subject, serves
+from .tensors import as_torch
+from .tolerance import AGAINST as TRUTH
+from .tolerance import EAGER, NearTruth, under_tolerance
 from .verify import Verification, Wanted, chosen_builds, chosen_cases, skipped, unasked
 
 if TYPE_CHECKING:
@@ -93,7 +98,10 @@ def _remembered(
 ) -> Verification:
     facts = [
         candidate.builds[arch].sha256,
-        *(repr(dict(said)) for said in (candidate.kernels, candidate.steps, candidate.scratch)),
+        *(
+            repr(dict(said))
+            for said in (candidate.kernels, candidate.steps, candidate.scratch, candidate.tolerance)
+        ),
         *(repr(dict(said)) for said in (workload.fields, workload.trees, workload.channel)),
         judges_digest(Path(inspect.getfile(subject.expected)).resolve().parent),
         *(c.name for c in cases),
@@ -103,22 +111,27 @@ def _remembered(
         workload.label,
         candidate.name,
         arch,
-        AGAINST,
+        TRUTH if under_tolerance(candidate) else AGAINST,
         Gate(0, 0, 0, None),
         tuple(sorted({case.seed for case in cases})),
         0.0,
         on=ON_EMULATOR,
     )
     if passed := _recall(place, len(cases)):
-        return replace(result, gate=passed, cached=True)
+        gate, closeness = passed
+        return replace(result, gate=gate, closeness=closeness, cached=True)
+    near = NearTruth(subject, workload, candidate) if under_tolerance(candidate) else None
     start = time.perf_counter()
     for case in cases:
-        result = _run_case(dispatch, subject, workload, candidate, arch, case, result, failures)
+        result = _run_case(dispatch, subject, workload, candidate, arch, case, result, failures, near)
         if result.problem:
             break
-    result = replace(result, seconds=time.perf_counter() - start)
+    result = replace(
+        result, seconds=time.perf_counter() - start, closeness=None if near is None else near.closeness
+    )
     if result.passed:
-        _remember(place, {"values": result.gate.values})
+        near_to = None if result.closeness is None else result.closeness.model_dump(mode="json")
+        _remember(place, {"values": result.gate.values, "closeness": near_to})
     return result
 
 
@@ -131,16 +144,36 @@ def _run_case(
     case: Case,
     result: Verification,
     failures: Path,
+    near: NearTruth | None,
 ) -> Verification:
     run = emulated(dispatch, subject, workload, candidate, arch, case)
     checked = check(run.program.launches, run.expected, Schedule())
     wrong = sum(problem.count for problem in checked.problems if isinstance(problem, EmulatedMismatch))
-    gate = result.gate + Gate(1, sum(array.size for array in run.expected.values()), wrong, None)
-    if not checked.problems:
+    here = Gate(1, sum(array.size for array in run.expected.values()), wrong, None)
+    problem = f"{checked.problems[0]} Case {case.name}, {checked.schedule}." if checked.problems else ""
+    if near is not None and not problem:
+        here = _near(near, case, run, checked.arrays)
+        problem = (
+            f"{here.mismatches} values lie outside {near.closeness.bounds}; {here.first}"
+            if here.first
+            else ""
+        )
+    gate = result.gate + here
+    if not problem:
         return replace(result, gate=gate)
-    problem = f"{checked.problems[0]} Case {case.name}, {checked.schedule}."
     failure = Failure(workload.label, candidate.name, arch, ON_EMULATOR, problem, case)
     return replace(result, gate=gate, problem=problem, artefact=leave(failures, failure, run.inputs))
+
+
+def _near(near: NearTruth, case: Case, run: EmulatedCase, arrays: Mapping[Buffer, Array]) -> Gate:
+    """What a candidate under a tolerance stored, against FP64."""
+    truth = near.expected(case, run.inputs)
+    found = {
+        buffer.name: as_torch(array, buffer.dtype, next(iter(run.inputs.values())).device)
+        for buffer, array in arrays.items()
+        if buffer.name in truth
+    }
+    return near.compare(case, EAGER, found, truth)
 
 
 @cache
@@ -155,14 +188,15 @@ def judges_digest(own: Path) -> str:
     return sha.hexdigest()
 
 
-def _recall(place: Path, cases: int) -> Gate | None:
+def _recall(place: Path, cases: int) -> tuple[Gate, Closeness | None] | None:
     """What passed before; None if it isn't there, or not whole."""
     try:
         stored = json.loads(place.read_text(encoding="utf-8"))
-        values = stored["values"]
-    except (OSError, ValueError, KeyError, TypeError):
+        values, near = stored["values"], stored["closeness"]
+        closeness = None if near is None else Closeness.model_validate(near)
+    except (OSError, ValueError, KeyError, TypeError):  # pydantic's errors are ValueErrors
         return None
-    return Gate(cases, values, 0, None) if isinstance(values, int) and values > 0 else None
+    return (Gate(cases, values, 0, None), closeness) if isinstance(values, int) and values > 0 else None
 
 
 def _remember(place: Path, facts: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from ..runtime.reference import hyper_connection as _hyper_connection
 from ..runtime.reference import linear_all_reduce as _linear_all_reduce
 
 TABLE = Table(
-    format=2,
+    format=3,
     root=Path(__file__).parent,
     workloads=(
         Workload(
@@ -2186,6 +2186,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch'},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='serial_sm',
@@ -2204,6 +2205,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
@@ -2231,6 +2233,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch'},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='serial_sm',
@@ -2249,6 +2252,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2266,6 +2270,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='sm_4',
@@ -2284,6 +2289,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2303,6 +2309,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2322,6 +2329,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2341,6 +2349,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2360,6 +2369,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2381,6 +2391,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2402,6 +2413,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2423,6 +2435,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2444,6 +2457,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
@@ -2471,6 +2485,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch'},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='serial_sm',
@@ -2489,6 +2504,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2506,6 +2522,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='sm_4',
@@ -2524,6 +2541,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2543,6 +2561,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2562,6 +2581,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2581,6 +2601,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2600,6 +2621,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2621,6 +2643,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2642,6 +2665,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2663,6 +2687,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2684,6 +2709,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
@@ -2711,6 +2737,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch'},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='serial_sm',
@@ -2729,6 +2756,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2746,6 +2774,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='sm_4',
@@ -2764,6 +2793,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2783,6 +2813,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2802,6 +2833,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2821,6 +2853,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2840,6 +2873,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2861,6 +2895,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2882,6 +2917,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2903,6 +2939,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -2924,6 +2961,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
@@ -2951,6 +2989,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch'},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='serial_sm',
@@ -2969,6 +3008,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
@@ -2996,6 +3036,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch'},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='serial_sm',
@@ -3014,6 +3055,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3031,6 +3073,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='sm_4',
@@ -3049,6 +3092,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3068,6 +3112,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3087,6 +3132,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3106,6 +3152,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3125,6 +3172,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3146,6 +3194,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3167,6 +3216,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3188,6 +3238,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3209,6 +3260,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
@@ -3236,6 +3288,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch'},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='serial_sm',
@@ -3254,6 +3307,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3271,6 +3325,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='sm_4',
@@ -3289,6 +3344,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3308,6 +3364,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3327,6 +3384,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3346,6 +3404,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3365,6 +3424,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3386,6 +3446,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3407,6 +3468,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3428,6 +3490,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3449,6 +3512,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
@@ -3476,6 +3540,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch'},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='serial_sm',
@@ -3494,6 +3559,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3511,6 +3577,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='sm_4',
@@ -3529,6 +3596,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3548,6 +3616,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3567,6 +3636,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3586,6 +3656,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3605,6 +3676,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3626,6 +3698,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3647,6 +3720,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3668,6 +3742,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3689,6 +3764,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
@@ -3716,6 +3792,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch'},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='serial_sm',
@@ -3734,6 +3811,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
@@ -3761,6 +3839,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch'},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='serial_sm',
@@ -3779,6 +3858,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3796,6 +3876,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='sm_4',
@@ -3814,6 +3895,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3833,6 +3915,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3852,6 +3935,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3871,6 +3955,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3890,6 +3975,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3911,6 +3997,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3932,6 +4019,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3953,6 +4041,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -3974,6 +4063,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
@@ -4001,6 +4091,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch'},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='serial_sm',
@@ -4019,6 +4110,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4036,6 +4128,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='sm_4',
@@ -4054,6 +4147,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4073,6 +4167,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4092,6 +4187,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4111,6 +4207,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4130,6 +4227,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4151,6 +4249,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4172,6 +4271,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4193,6 +4293,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4214,6 +4315,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
@@ -4241,6 +4343,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch'},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='serial_sm',
@@ -4259,6 +4362,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4276,6 +4380,7 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch', 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0},
+                    tolerance={'relative_l2': 0.004},
                 ),
                 Candidate(
                     name='sm_4',
@@ -4294,6 +4399,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4313,6 +4419,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4332,6 +4439,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4351,6 +4459,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4370,6 +4479,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4391,6 +4501,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4412,6 +4523,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4433,6 +4545,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
@@ -4454,6 +4567,7 @@ TABLE = Table(
                     },
                     options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
             ),
@@ -4553,6 +4667,40 @@ TABLE = Table(
                     },
                     arguments={'tokens': 'uint32'},
                 ),
+                Candidate(
+                    name='tensor_core',
+                    route='tensor_core',
+                    contract='tolerance',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', '9c8a9342155aa205c677cf225019c1f482c5ffe1fbfd3e7384d3e68989e48e2b'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', '27934ad463fb5582f5e463b5738b4f33cf7f63cc82c20700d40e616627302ab0'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_tensor_core', grid=(21, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials', 'tokens'), shared_bytes=10240),
+                        'down_final': Kernel('hyper_connection_down_final_tensor_core', grid=(20, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials_final', 'tokens'), shared_bytes=10240),
+                        'finish': Kernel('hyper_connection_finish_tensor_core', grid=(3, 16, 1), block=(128, 1, 1), args=('partials', 'lora', 'injection_out', 'tokens')),
+                        'finish_final': Kernel('hyper_connection_finish_final_tensor_core', grid=(3, 16, 1), block=(128, 1, 1), args=('partials_final', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_tensor_core', grid=(160, 1, 1), block=(128, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'finish', 'up_mix'),
+                        'first': ('norm', 'down', 'finish', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'finish_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((16, 10240), 'float16'),
+                        'y': ((16, 10240), 'float16'),
+                        'lora': ((16, 320), 'float16'),
+                        'partials': ((16, 8, 336), 'float32'),
+                        'partials_final': ((16, 8, 320), 'float32'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                    tolerance={'relative_l2': 0.008},
+                ),
             ),
         ),
         Workload(
@@ -4648,6 +4796,394 @@ TABLE = Table(
                         'lora': ((16, 320), 'bfloat16'),
                     },
                     arguments={'tokens': 'uint32'},
+                ),
+                Candidate(
+                    name='tensor_core',
+                    route='tensor_core',
+                    contract='tolerance',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', '97a65a912e8c9729f7c4e45dbc3ccb439251421859e0dee002237df896f277f0'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', 'eb2248106b2e0f104f5924e884218e1415912ad3351905f9ffb7b730c76c4b06'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_tensor_core', grid=(21, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials', 'tokens'), shared_bytes=10240),
+                        'down_final': Kernel('hyper_connection_down_final_tensor_core', grid=(20, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials_final', 'tokens'), shared_bytes=10240),
+                        'finish': Kernel('hyper_connection_finish_tensor_core', grid=(3, 16, 1), block=(128, 1, 1), args=('partials', 'lora', 'injection_out', 'tokens')),
+                        'finish_final': Kernel('hyper_connection_finish_final_tensor_core', grid=(3, 16, 1), block=(128, 1, 1), args=('partials_final', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_tensor_core', grid=(160, 1, 1), block=(128, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'finish', 'up_mix'),
+                        'first': ('norm', 'down', 'finish', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'finish_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((16, 10240), 'bfloat16'),
+                        'y': ((16, 10240), 'bfloat16'),
+                        'lora': ((16, 320), 'bfloat16'),
+                        'partials': ((16, 8, 336), 'float32'),
+                        'partials_final': ((16, 8, 320), 'float32'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                    tolerance={'relative_l2': 0.008},
+                ),
+            ),
+        ),
+        Workload(
+            family='hyper_connection',
+            spec='qwen38_flash_n512',
+            label='fp16-hc4-h2560-n65to512-r320-tp1',
+            fields={'dtype': 'float16', 'branches': 4, 'hidden': 2560, 'low_rank': 320, 'tokens': (65, 512), 'world_size': 1, 'eps': 1e-06, 'norm_weight': 'per_branch'},
+            trees={'norm': (1, 320, 8), 'down': (4, 320, 8), 'up': (1, 32, 2)},
+            candidates=(
+                Candidate(
+                    name='replicated',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', 'd9499b493acdad894e2a6bac6bcfb673b231f77262c82574e4d071bcfdbcd10b'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', 'c7921b849b84168f65a1be0cf8e19ba1ffcd700c1c9927394abc0a5739afa7ef'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_replicated', grid=(162, 32, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out', 'tokens')),
+                        'down_final': Kernel('hyper_connection_down_final_replicated', grid=(160, 32, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_replicated', grid=(320, 32, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((512, 10240), 'float16'),
+                        'y': ((512, 10240), 'float16'),
+                        'lora': ((512, 320), 'float16'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                ),
+                Candidate(
+                    name='tensor_core',
+                    route='tensor_core',
+                    contract='tolerance',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', '5b705d3ed0419ca5e2266b57ad85e3e982e84c0f269b28d8e208efb2a76315ec'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', '0f4c0b8d6d803eba16b1871b02844325d83173fc6a9147c749191ac64c7f3a12'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_tensor_core', grid=(7, 8, 11), block=(256, 1, 1), args=('y', 'down_weight', 'partials', 'tokens'), shared_bytes=79872),
+                        'down_final': Kernel('hyper_connection_down_final_tensor_core', grid=(7, 8, 11), block=(256, 1, 1), args=('y', 'down_weight', 'partials_final', 'tokens'), shared_bytes=79872),
+                        'finish': Kernel('hyper_connection_finish_tensor_core', grid=(3, 512, 1), block=(128, 1, 1), args=('partials', 'lora', 'injection_out', 'tokens')),
+                        'finish_final': Kernel('hyper_connection_finish_final_tensor_core', grid=(3, 512, 1), block=(128, 1, 1), args=('partials_final', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_tensor_core', grid=(160, 11, 1), block=(128, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'finish', 'up_mix'),
+                        'first': ('norm', 'down', 'finish', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'finish_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((512, 10240), 'float16'),
+                        'y': ((512, 10240), 'float16'),
+                        'lora': ((512, 320), 'float16'),
+                        'partials': ((512, 8, 336), 'float32'),
+                        'partials_final': ((512, 8, 320), 'float32'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                    tolerance={'relative_l2': 0.008},
+                ),
+                Candidate(
+                    name='tensor_core_narrow',
+                    route='tensor_core',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', '03352cafba02af1c8b3267d01946d115a90b561c5f10c8fd558d48cc4e7eae07'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_tensor_core_narrow', grid=(21, 8, 8), block=(256, 1, 1), args=('y', 'down_weight', 'partials', 'tokens'), shared_bytes=40960),
+                        'down_final': Kernel('hyper_connection_down_final_tensor_core_narrow', grid=(20, 8, 8), block=(256, 1, 1), args=('y', 'down_weight', 'partials_final', 'tokens'), shared_bytes=40960),
+                        'finish': Kernel('hyper_connection_finish_tensor_core_narrow', grid=(3, 512, 1), block=(128, 1, 1), args=('partials', 'lora', 'injection_out', 'tokens')),
+                        'finish_final': Kernel('hyper_connection_finish_final_tensor_core_narrow', grid=(3, 512, 1), block=(128, 1, 1), args=('partials_final', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_tensor_core_narrow', grid=(160, 8, 1), block=(128, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'finish', 'up_mix'),
+                        'first': ('norm', 'down', 'finish', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'finish_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((512, 10240), 'float16'),
+                        'y': ((512, 10240), 'float16'),
+                        'lora': ((512, 320), 'float16'),
+                        'partials': ((512, 8, 336), 'float32'),
+                        'partials_final': ((512, 8, 320), 'float32'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                    tolerance={'relative_l2': 0.008},
+                ),
+            ),
+        ),
+        Workload(
+            family='hyper_connection',
+            spec='qwen38_flash_n512',
+            label='bf16-hc4-h2560-n65to512-r320-tp1',
+            fields={'dtype': 'bfloat16', 'branches': 4, 'hidden': 2560, 'low_rank': 320, 'tokens': (65, 512), 'world_size': 1, 'eps': 1e-06, 'norm_weight': 'per_branch'},
+            trees={'norm': (1, 320, 8), 'down': (4, 320, 8), 'up': (1, 32, 2)},
+            candidates=(
+                Candidate(
+                    name='replicated',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '7bc9f3f8476b6ec7e914eccf56ab70e66169e2ae58969d6018f0c988e25c72a9'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', '62a6b11fee09bcc47db78e637646cb235316e1ea719caa570dc9d2dd75c9e94d'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_replicated', grid=(162, 32, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out', 'tokens')),
+                        'down_final': Kernel('hyper_connection_down_final_replicated', grid=(160, 32, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_replicated', grid=(320, 32, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((512, 10240), 'bfloat16'),
+                        'y': ((512, 10240), 'bfloat16'),
+                        'lora': ((512, 320), 'bfloat16'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                ),
+                Candidate(
+                    name='tensor_core',
+                    route='tensor_core',
+                    contract='tolerance',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', 'f46c9ded23ba52a798b3c51d771d8025dda336c617810cf47663652f32df7b27'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', 'ea441f4dc8a00fbf59601281689b7d8f996de608fa5be73a2131a0520ceb9ebb'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_tensor_core', grid=(7, 8, 11), block=(256, 1, 1), args=('y', 'down_weight', 'partials', 'tokens'), shared_bytes=79872),
+                        'down_final': Kernel('hyper_connection_down_final_tensor_core', grid=(7, 8, 11), block=(256, 1, 1), args=('y', 'down_weight', 'partials_final', 'tokens'), shared_bytes=79872),
+                        'finish': Kernel('hyper_connection_finish_tensor_core', grid=(3, 512, 1), block=(128, 1, 1), args=('partials', 'lora', 'injection_out', 'tokens')),
+                        'finish_final': Kernel('hyper_connection_finish_final_tensor_core', grid=(3, 512, 1), block=(128, 1, 1), args=('partials_final', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_tensor_core', grid=(160, 11, 1), block=(128, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'finish', 'up_mix'),
+                        'first': ('norm', 'down', 'finish', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'finish_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((512, 10240), 'bfloat16'),
+                        'y': ((512, 10240), 'bfloat16'),
+                        'lora': ((512, 320), 'bfloat16'),
+                        'partials': ((512, 8, 336), 'float32'),
+                        'partials_final': ((512, 8, 320), 'float32'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                    tolerance={'relative_l2': 0.008},
+                ),
+                Candidate(
+                    name='tensor_core_narrow',
+                    route='tensor_core',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', 'd9cf02e9061cfe9dc5a8619fca02fa38da1770015aa3c703bac887071804a97a'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_tensor_core_narrow', grid=(21, 8, 8), block=(256, 1, 1), args=('y', 'down_weight', 'partials', 'tokens'), shared_bytes=40960),
+                        'down_final': Kernel('hyper_connection_down_final_tensor_core_narrow', grid=(20, 8, 8), block=(256, 1, 1), args=('y', 'down_weight', 'partials_final', 'tokens'), shared_bytes=40960),
+                        'finish': Kernel('hyper_connection_finish_tensor_core_narrow', grid=(3, 512, 1), block=(128, 1, 1), args=('partials', 'lora', 'injection_out', 'tokens')),
+                        'finish_final': Kernel('hyper_connection_finish_final_tensor_core_narrow', grid=(3, 512, 1), block=(128, 1, 1), args=('partials_final', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_tensor_core_narrow', grid=(160, 8, 1), block=(128, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'finish', 'up_mix'),
+                        'first': ('norm', 'down', 'finish', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'finish_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((512, 10240), 'bfloat16'),
+                        'y': ((512, 10240), 'bfloat16'),
+                        'lora': ((512, 320), 'bfloat16'),
+                        'partials': ((512, 8, 336), 'float32'),
+                        'partials_final': ((512, 8, 320), 'float32'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                    tolerance={'relative_l2': 0.008},
+                ),
+            ),
+        ),
+        Workload(
+            family='hyper_connection',
+            spec='qwen38_flash_n64',
+            label='fp16-hc4-h2560-n17to64-r320-tp1',
+            fields={'dtype': 'float16', 'branches': 4, 'hidden': 2560, 'low_rank': 320, 'tokens': (17, 64), 'world_size': 1, 'eps': 1e-06, 'norm_weight': 'per_branch'},
+            trees={'norm': (1, 320, 8), 'down': (4, 320, 8), 'up': (1, 32, 2)},
+            candidates=(
+                Candidate(
+                    name='replicated',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', '325c4a72f51a8753248a6eb102c80ff2f19685b8601e8421e1aa1635f22f54c7'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', '5fd3adc7d068ff1781f7d6da602597af607f672a83d81d3ee81e99fc5893dd20'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_replicated', grid=(162, 4, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out', 'tokens')),
+                        'down_final': Kernel('hyper_connection_down_final_replicated', grid=(160, 4, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_replicated', grid=(320, 4, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((64, 10240), 'float16'),
+                        'y': ((64, 10240), 'float16'),
+                        'lora': ((64, 320), 'float16'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                ),
+                Candidate(
+                    name='tensor_core',
+                    route='tensor_core',
+                    contract='tolerance',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', '02fcb7dea7f5789c69410aba37bf24338d26edfb677d662f61ba3cea4f79b2b4'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', '3050adf8cadef8813ee30916b32d67192dbef3b655d082b1854e2d83213265f3'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_tensor_core', grid=(21, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials', 'tokens'), shared_bytes=40960),
+                        'down_final': Kernel('hyper_connection_down_final_tensor_core', grid=(20, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials_final', 'tokens'), shared_bytes=40960),
+                        'finish': Kernel('hyper_connection_finish_tensor_core', grid=(3, 64, 1), block=(128, 1, 1), args=('partials', 'lora', 'injection_out', 'tokens')),
+                        'finish_final': Kernel('hyper_connection_finish_final_tensor_core', grid=(3, 64, 1), block=(128, 1, 1), args=('partials_final', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_tensor_core', grid=(160, 1, 1), block=(128, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'finish', 'up_mix'),
+                        'first': ('norm', 'down', 'finish', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'finish_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((64, 10240), 'float16'),
+                        'y': ((64, 10240), 'float16'),
+                        'lora': ((64, 320), 'float16'),
+                        'partials': ((64, 8, 336), 'float32'),
+                        'partials_final': ((64, 8, 320), 'float32'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                    tolerance={'relative_l2': 0.008},
+                ),
+            ),
+        ),
+        Workload(
+            family='hyper_connection',
+            spec='qwen38_flash_n64',
+            label='bf16-hc4-h2560-n17to64-r320-tp1',
+            fields={'dtype': 'bfloat16', 'branches': 4, 'hidden': 2560, 'low_rank': 320, 'tokens': (17, 64), 'world_size': 1, 'eps': 1e-06, 'norm_weight': 'per_branch'},
+            trees={'norm': (1, 320, 8), 'down': (4, 320, 8), 'up': (1, 32, 2)},
+            candidates=(
+                Candidate(
+                    name='replicated',
+                    route='replicated',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', '1c242ed46ee3139d1f659085148ce72e1c64de69fd7e6d0c0bf4ce58425cf556'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', 'f647aa4984319e00f7c1dcebd0521b2d52a5010d79d642b9dd93362498dfe927'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_replicated', grid=(162, 4, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'injection_out', 'tokens')),
+                        'down_final': Kernel('hyper_connection_down_final_replicated', grid=(160, 4, 1), block=(320, 1, 1), args=('y', 'down_weight', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_replicated', grid=(320, 4, 1), block=(256, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'up_mix'),
+                        'first': ('norm', 'down', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((64, 10240), 'bfloat16'),
+                        'y': ((64, 10240), 'bfloat16'),
+                        'lora': ((64, 320), 'bfloat16'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                ),
+                Candidate(
+                    name='tensor_core',
+                    route='tensor_core',
+                    contract='tolerance',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', '4a733d5444bf79eee177f9326fdb52089dfecbd234f37c50ab3c538e1c45daca'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', '1841bb0915ec103ca5b26d697d3ea5649e79892f4d74fe04cad2b0fd1b0d8582'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_tensor_core', grid=(21, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials', 'tokens'), shared_bytes=40960),
+                        'down_final': Kernel('hyper_connection_down_final_tensor_core', grid=(20, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials_final', 'tokens'), shared_bytes=40960),
+                        'finish': Kernel('hyper_connection_finish_tensor_core', grid=(3, 64, 1), block=(128, 1, 1), args=('partials', 'lora', 'injection_out', 'tokens')),
+                        'finish_final': Kernel('hyper_connection_finish_final_tensor_core', grid=(3, 64, 1), block=(128, 1, 1), args=('partials_final', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_tensor_core', grid=(160, 1, 1), block=(128, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'finish', 'up_mix'),
+                        'first': ('norm', 'down', 'finish', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'finish_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((64, 10240), 'bfloat16'),
+                        'y': ((64, 10240), 'bfloat16'),
+                        'lora': ((64, 320), 'bfloat16'),
+                        'partials': ((64, 8, 336), 'float32'),
+                        'partials_final': ((64, 8, 320), 'float32'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                    tolerance={'relative_l2': 0.008},
                 ),
             ),
         ),
@@ -4887,6 +5423,40 @@ TABLE = Table(
                         'partials': ((4, 324), 'float32'),
                         'partials_final': ((4, 320), 'float32'),
                     },
+                ),
+                Candidate(
+                    name='tensor_core',
+                    route='tensor_core',
+                    contract='tolerance',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', '8352c5b01cad1f0ce6d0668c72e5e3b9e5284368d9e2a8922e005aab78ced94f'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', '13d0eea72ee8b74daecfa3153ea945c16b1dabf8494dfc3dd10caf24a9c11e60'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_tensor_core', grid=(21, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials', 'tokens'), shared_bytes=10240),
+                        'down_final': Kernel('hyper_connection_down_final_tensor_core', grid=(20, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials_final', 'tokens'), shared_bytes=10240),
+                        'finish': Kernel('hyper_connection_finish_tensor_core', grid=(3, 1, 1), block=(128, 1, 1), args=('partials', 'lora', 'injection_out', 'tokens')),
+                        'finish_final': Kernel('hyper_connection_finish_final_tensor_core', grid=(3, 1, 1), block=(128, 1, 1), args=('partials_final', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_tensor_core', grid=(160, 1, 1), block=(128, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'finish', 'up_mix'),
+                        'first': ('norm', 'down', 'finish', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'finish_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'float16'),
+                        'y': ((1, 10240), 'float16'),
+                        'lora': ((1, 320), 'float16'),
+                        'partials': ((1, 8, 336), 'float32'),
+                        'partials_final': ((1, 8, 320), 'float32'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                    tolerance={'relative_l2': 0.008},
                 ),
             ),
             records=(
@@ -5182,6 +5752,40 @@ TABLE = Table(
                         'partials': ((4, 324), 'float32'),
                         'partials_final': ((4, 320), 'float32'),
                     },
+                ),
+                Candidate(
+                    name='tensor_core',
+                    route='tensor_core',
+                    contract='tolerance',
+                    builds={
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', 'b09db535c7d0ba03f8f9fe3b52869c186feaec7d374bc8b79991e0b2da403933'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', '7954bf6575c194521854026658bbc67a52ee2cee9132ff68c5d954ab4f63aec8'),
+                    },
+                    kernels={
+                        'combine_norm': Kernel('hyper_connection_combine_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
+                        'norm': Kernel('hyper_connection_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'norm_weight', 'y', 'tokens')),
+                        'combine': Kernel('hyper_connection_combine_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x', 'tokens')),
+                        'down': Kernel('hyper_connection_down_tensor_core', grid=(21, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials', 'tokens'), shared_bytes=10240),
+                        'down_final': Kernel('hyper_connection_down_final_tensor_core', grid=(20, 8, 1), block=(256, 1, 1), args=('y', 'down_weight', 'partials_final', 'tokens'), shared_bytes=10240),
+                        'finish': Kernel('hyper_connection_finish_tensor_core', grid=(3, 1, 1), block=(128, 1, 1), args=('partials', 'lora', 'injection_out', 'tokens')),
+                        'finish_final': Kernel('hyper_connection_finish_final_tensor_core', grid=(3, 1, 1), block=(128, 1, 1), args=('partials_final', 'lora', 'tokens')),
+                        'up_mix': Kernel('hyper_connection_up_mix_tensor_core', grid=(160, 1, 1), block=(128, 1, 1), args=('lora', 'up_weight', 'y', 'block_input', 'tokens')),
+                    },
+                    steps={
+                        'boundary': ('combine_norm', 'down', 'finish', 'up_mix'),
+                        'first': ('norm', 'down', 'finish', 'up_mix'),
+                        'combine': ('combine',),
+                        'final': ('combine_norm', 'down_final', 'finish_final', 'up_mix'),
+                    },
+                    scratch={
+                        'x': ((1, 10240), 'bfloat16'),
+                        'y': ((1, 10240), 'bfloat16'),
+                        'lora': ((1, 320), 'bfloat16'),
+                        'partials': ((1, 8, 336), 'float32'),
+                        'partials_final': ((1, 8, 320), 'float32'),
+                    },
+                    arguments={'tokens': 'uint32'},
+                    tolerance={'relative_l2': 0.008},
                 ),
             ),
             records=(

@@ -14,7 +14,7 @@ from .environment import render
 from .records import current_sources, table_records
 from .sources import GeneratedWorkload
 
-FORMAT = 2
+FORMAT = 3
 """Version of the table's data model; `runtime.table.FORMAT` must agree, and a test holds them together."""
 
 EXPORTS = (

@@ -18,6 +18,12 @@ class TableRecord:
     verdict: Verdict
     gain: float | None
 
+    @property
+    def distances(self) -> dict[str, tuple[float, float | None]]:
+        """Relative L2 from FP64 by tensor, and torch eager's; empty of an exact candidate."""
+        near = self.file.record.exactness.closeness
+        return {} if near is None else {name: (d.candidate, d.eager) for name, d in near.distances.items()}
+
 
 def current_sources(workloads: Iterable[GeneratedWorkload]) -> dict[tuple[str, str, str, str], str]:
     """Digest of each source that is generated today, by (spec, workload, candidate, architecture).

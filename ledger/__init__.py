@@ -4,6 +4,7 @@ Records are written by commands, never by hand; a verdict is computed from sampl
 """
 
 from .check import check, usable
+from .closeness import Closeness, Distance
 from .migration import UNDATED
 from .names import device_slug, record_name
 from .reader import RecordFile, read_record, read_records
@@ -29,7 +30,9 @@ from .writer import LedgerRefused, write_record
 __all__ = [
     "SCHEMA",
     "UNDATED",
+    "Closeness",
     "Device",
+    "Distance",
     "Exactness",
     "Group",
     "Judgement",

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from ..specs import Model
 from ..specs.base import Count, Slug
 from ..specs.errors import shown
+from .closeness import Closeness
 
 _DEVICE_ARCH = re.compile(r"sm_[1-9]\d{1,2}")
 
@@ -75,22 +76,24 @@ class Toolkit(Model):
 
 
 class Exactness(Model):
-    """The comparison of everything a candidate stores, bit for bit."""
+    """The comparison of everything a candidate stores: bit for bit, or with FP64 under a tolerance."""
 
     cases: Total
     """Inputs that were compared; 0 if exactness wasn't checked."""
     values: Total | None
     """Stored values that were compared; None where an inexact record of version 1 didn't say."""
     mismatches: Total
-    """Stored values that differed in bits."""
+    """Stored values that differed in bits, or lay outside the tolerance."""
     against: Text
-    """What was compared with: "control replicated", "torch reference"."""
+    """What was compared with: "control replicated", "torch reference", "FP64"."""
     first: Text | None = None
     """The first mismatch with both values, in words; None if there is none."""
+    closeness: Closeness | None = None
+    """How near it stays, of a candidate under a tolerance; None of one that is exact."""
 
     @property
     def exact(self) -> bool:
-        """Whether at least one case was compared and no value differed."""
+        """Whether at least one case was compared and no value differed, or all lay within the tolerance."""
         return self.cases > 0 and self.mismatches == 0
 
     @property

@@ -12,9 +12,14 @@ from pydantic import ValidationError
 from ..specs.errors import Problem, SpecError, dotted, listing, shown
 from ..specs.messages import findings_of
 from .migration import RecordV1
-from .record import SCHEMA, SEALED, Record
+from .record import PARTS, SCHEMA, SEALED, Record
 
-MODELS: dict[int, type[RecordV1] | type[Record]] = {1: RecordV1, SEALED: Record, SCHEMA: Record}
+MODELS: dict[int, type[RecordV1] | type[Record]] = {
+    1: RecordV1,
+    SEALED: Record,
+    PARTS: Record,
+    SCHEMA: Record,
+}
 """What a record of each version looks like."""
 
 

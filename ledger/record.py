@@ -35,10 +35,12 @@ __all__ = [
     "seal_of",
 ]
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the record model, the rule's arithmetic and the wording of its reasons included."""
 SEALED = 2
 """The first version with samples and a seal; it had no parts, and is else the same."""
+PARTS = 3
+"""The first version with parts of an interval; it had no candidates under a tolerance."""
 
 
 def _utc_second(text: str) -> str:
@@ -62,7 +64,7 @@ Gain = Annotated[float, Field(strict=True, le=1, allow_inf_nan=False)]
 class Record(Model):
     """One record of the ledger; losers are kept. Made by `make_record`, which computes the verdict."""
 
-    schema_version: Literal[2, 3]
+    schema_version: Literal[2, 3, 4]
     measured_at: UtcSecond
     family: Slug
     spec: Slug
@@ -106,9 +108,13 @@ class Record(Model):
     """Seal: digest of the record without this field, as canonical JSON."""
 
     @model_validator(mode="after")
-    def _version_has_parts(self) -> Record:
-        if self.schema_version < SCHEMA and self.part is not None:
+    def _version_has_them(self) -> Record:
+        if self.schema_version < PARTS and self.part is not None:
             raise ValueError(f"found a part in a record of version {self.schema_version}, which had none.")
+        if self.schema_version < SCHEMA and self.exactness.closeness is not None:
+            raise ValueError(
+                f"found a closeness in a record of version {self.schema_version}, which had none."
+            )
         return self
 
     @property
@@ -176,8 +182,11 @@ def seal_of(record: Record) -> str:
 
     It finds edits by hand and damage; whoever wants to can compute it, so it is no signature.
     """
-    absent = {"sha256"} if record.schema_version >= SCHEMA else {"sha256", "part"}
-    document = record.model_dump(mode="json", exclude=absent)
+    document = record.model_dump(mode="json", exclude={"sha256"})
+    if record.schema_version < PARTS:
+        del document["part"]
+    if record.schema_version < SCHEMA:
+        del document["exactness"]["closeness"]
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .facts import Exactness, Rule, Timing
@@ -31,7 +31,7 @@ class Judgement:
 
 
 def judge(exactness: Exactness, timing: Timing | None, rule: Rule, is_control: bool) -> Judgement:
-    """Judge a candidate: *rejected* if inexact, whatever its time; else by the interval of its gain.
+    """Judge a candidate: *rejected* if inexact or outside its tolerance, whatever its time; else by its gain.
 
     *admitted* if the interval lies wholly above +threshold, *rejected* if wholly below -threshold, else
     *no_difference*, also where it was only verified; *invalid* with too few valid groups, and where
@@ -39,7 +39,7 @@ def judge(exactness: Exactness, timing: Timing | None, rule: Rule, is_control: b
     """
     if not exactness.exact:
         return _inexact(exactness)
-    compared = f"exact in {_count(exactness.cases, 'case')} against {exactness.against}"
+    compared = _compared(exactness)
     if is_control:
         return Judgement("no_difference", 0.0, None, f"The control itself, {compared}.")
     if timing is None:
@@ -47,7 +47,10 @@ def judge(exactness: Exactness, timing: Timing | None, rule: Rule, is_control: b
     ratios = group_ratios(timing)
     if len(ratios) < rule.min_groups:
         return Judgement("invalid", None, None, _too_few(timing, len(ratios), rule))
-    return _timed(ratios, timing, rule)
+    judged = _timed(ratios, timing, rule)
+    if exactness.closeness is None:
+        return judged
+    return replace(judged, reason=f"{judged.reason} It is {compared}.")
 
 
 def group_ratios(timing: Timing) -> list[float]:
@@ -83,18 +86,29 @@ def median_interval(values: Sequence[float], confidence: float) -> Interval | No
     return (ordered[k - 1], ordered[n - k]) if k else None
 
 
+def _compared(exactness: Exactness) -> str:
+    cases, near = _count(exactness.cases, "case"), exactness.closeness
+    if near is None:
+        return f"exact in {cases} against {exactness.against}"
+    return f"within {near.bounds} of {exactness.against} in {cases}: {near.measured}"
+
+
 def _inexact(exactness: Exactness) -> Judgement:
     if not exactness.inexact:
         return Judgement("invalid", None, None, "Exactness wasn't checked: no case was compared.")
+    near = exactness.closeness
     values = "" if exactness.values is None else f" of {exactness.values}"
-    differ = "differs" if exactness.mismatches == 1 else "differ"
+    one = exactness.mismatches == 1
+    if near is None:
+        wrong = f"{'differs' if one else 'differ'} in bits from {exactness.against}"
+    else:
+        wrong = f"{'lies' if one else 'lie'} outside {near.bounds} of {exactness.against}"
     first = "" if exactness.first is None else f"; first: {exactness.first}"
     return Judgement(
         "rejected",
         None,
         None,
-        f"{exactness.mismatches}{values} stored values {differ} in bits from {exactness.against} "
-        f"in {_count(exactness.cases, 'case')}{first}.",
+        f"{exactness.mismatches}{values} stored values {wrong} in {_count(exactness.cases, 'case')}{first}.",
     )
 
 

@@ -16,7 +16,7 @@ from .device import Device, serves
 from .evidence import Standing, describe, standing, unmeasured
 from .policy import Policy
 from .request import Request
-from .table import Build, Candidate, FieldValue, Part, Workload
+from .table import Build, Candidate, FieldValue, Part, Record, Workload
 
 LoadKey = tuple[str, str, int | None]
 """A build on a device: source digest, architecture, CUDA ordinal (None for an imagined device)."""
@@ -194,20 +194,36 @@ def _judge_evidence(
         return _rejected(f"this source failed exactness on {describe(found.mismatched_on)}")
     if policy != "control" and found.here is not None and found.here.verdict == "admitted" and not is_control:
         gain = found.here.gain or 0.0
-        return Eligible(
-            arch, build, 0, gain, f"admitted on {device} with a gain of {gain:.1%} over the control"
-        )
+        nearness = _nearness(candidate, found.here)
+        standing_in_words = f"admitted on {device} with a gain of {gain:.1%} over the control{nearness}"
+        return Eligible(arch, build, 0, gain, standing_in_words)
     if is_control:
         of = f" of {_span(part)}{_tuned(part)}" if part else ""
         return Eligible(arch, build, 2, 0.0, _control_standing(found, device, of))
     if policy == "measured":
-        reason = unmeasured(found, build, device)
+        reason = unmeasured(found, build, device) + _nearness(candidate, found.here)
         return _rejected(f"{reason}; policy measured dispatches admitted candidates only")
     if found.verified_on is None:
         return _rejected(
             "no exactness record for this source; policy verified dispatches candidates that passed exactness"
         )
-    return Eligible(arch, build, 1, 0.0, f"verified for this source on {describe(found.verified_on)}")
+    verified = f"verified for this source on {describe(found.verified_on)}{_nearness(candidate, found.here)}"
+    return Eligible(arch, build, 1, 0.0, verified)
+
+
+def _nearness(candidate: Candidate, record: Record | None) -> str:
+    """How near to FP64 a candidate under a tolerance must stay, and what was measured; empty of an exact one."""
+    if candidate.contract == "exact" or not candidate.tolerance:
+        return ""
+    bounds = ", ".join(f"{name} {bound:g}" for name, bound in candidate.tolerance.items())
+    text = f"; under a tolerance, {bounds} from FP64"
+    if record is None or not record.distances:
+        return text
+    measured = (
+        f"{name} {own:.2e}" + ("" if eager is None else f" (torch eager {eager:.2e})")
+        for name, (own, eager) in record.distances.items()
+    )
+    return f"{text}: {', '.join(measured)}"
 
 
 def _control_standing(found: Standing, device: Device, of: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-FORMAT = 2
+FORMAT = 3
 """Version of this data model; `generated/dispatch.py` states the one it was written for."""
 
 Contract = Literal["exact", "tolerance"]
@@ -74,6 +74,8 @@ class Candidate:
     """What the family's op must know of the schedule beside its kernels, as plain values."""
     arguments: Mapping[str, str] = field(default_factory=dict)
     """Arguments that aren't one tensor, by name: `uint32`, `uint64`, or `pointers[4]`, a struct of so many."""
+    tolerance: Mapping[str, float] = field(default_factory=dict)
+    """Bounds of a candidate whose contract is `tolerance`: `atol`, `rtol`, `relative_l2`."""
     min_sms: int = 0
     capabilities: tuple[str, ...] = ()
     """What the communicator that owns the channel must be able to do (owner rule)."""
@@ -103,6 +105,8 @@ class Record:
     """The record's file name in the ledger."""
     part: tuple[int, int] | None = None
     """The part of the workload's interval that it speaks of, inclusive; None where all of it is one cell."""
+    distances: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
+    """Relative L2 from FP64 of each tensor, and torch eager's own; of a candidate under a tolerance."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@
 #include "collectives.h"
 #include "copies.h"
 #include "grid.h"
+#include "tensor_cores.h"
 
 namespace kernwright::emulator {
 

@@ -1,8 +1,8 @@
 """What people run today for a hyper-connection boundary: torch eager, torch.compile, three Triton kernels.
 
 All compute the same function with the same rounding points, in the order of sums that each library likes. A
-boundary takes residual, block, injection, norm, down and up weight of one token and gives x, block_input and
-injection_out.
+boundary takes residual, block, injection, norm, down and up weight and gives x, block_input and injection_out. The
+Triton kernels are for one token.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def of(shape: Shape) -> Mapping[str, Callable[[Chain], Call]]:
         "torch eager": lambda _chain: boundary,
         "torch.compile": lambda _chain: compiled(boundary),
     }
-    if importlib.util.find_spec("triton") is not None:
+    if shape.tokens == 1 and importlib.util.find_spec("triton") is not None:
         found["triton"] = lambda chain: fastest_triton(shape, chain)
     return found
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from ...runtime.reference.hyper_connection_shape import Shape as ReferenceShape
 from ...runtime.table import Workload
 from ..chain import layer_weights
 from ..oracle import INPUT_KINDS, InputKind, Kind, NormWeight, Shape, boundary, tensors, weights
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 BOUNDARIES = 96
 """Of a token: 48 layers, attention and MLP."""
+
+MANY = 16
+"""Tokens beyond which the oracle's answers are spared."""
 
 SEEDS = {"boundary": (1, 2), "first": (3,), "combine": (4,), "final": (5,)}
 
@@ -40,6 +44,21 @@ def shape_of(workload: Workload, tokens: int | None = None) -> Shape:
     )
 
 
+def reference_shape(workload: Workload, case: Case) -> ReferenceShape:
+    """The torch reference's view of a case."""
+    shape = shape_of(workload, case.at)
+    return ReferenceShape(
+        dtype=shape.dtype,
+        branches=shape.branches,
+        hidden=shape.hidden,
+        low_rank=shape.low_rank,
+        tokens=shape.tokens,
+        norm_weight=shape.norm_weight,
+        eps=shape.eps,
+        world_size=1,
+    )
+
+
 class HyperConnection:
     """See `evidence.subject.Subject`."""
 
@@ -47,9 +66,13 @@ class HyperConnection:
         """Every kind of values for every kind of boundary; twice for the one that 95 of 96 are.
 
         Of an interval of tokens both ends and the middle; the emulator gets the fewest with all values, the most with
-        normal ones.
+        normal ones. Of one that goes beyond 16 tokens, whose answers take long, only the fewest get everything, and
+        the emulator gets one case of each kind.
         """
         tokens = interval_of(workload)
+        if tokens is not None and tokens[1] > MANY:
+            yield from _cases_of_many(*tokens)
+            return
         for kind, seeds in SEEDS.items():
             for seed in seeds:
                 for inputs in INPUT_KINDS:
@@ -75,6 +98,23 @@ class HyperConnection:
         """All that the contract stores."""
         return boundary(shape_of(workload, case.at), bits, cast(Kind, case.kind))
 
+    def truth(
+        self, workload: Workload, case: Case, given: Mapping[str, torch.Tensor]
+    ) -> Mapping[str, torch.Tensor]:
+        """FP64 with the contract's rounding points."""
+        from ..oracle.truth import boundary as exact
+
+        return exact(shape_of(workload, case.at), given, cast(Kind, case.kind))
+
+    def eager(
+        self, workload: Workload, case: Case, given: Mapping[str, torch.Tensor]
+    ) -> Mapping[str, torch.Tensor]:
+        """torch's own sums and its GEMM library, with the same rounding points."""
+        from ...runtime.reference.hyper_connection_torch import approximate
+
+        shape = reference_shape(workload, case)
+        return approximate(shape, case.kind, dict(given))
+
     def chain(self, workload: Workload, device: torch.device, seed: int) -> Chain:
         """96 boundaries with distinct weights."""
         return BoundaryChain.make(workload, device, seed)
@@ -84,6 +124,16 @@ class HyperConnection:
         from . import _hyper_connection_peers as peers
 
         return peers.of(shape_of(workload))
+
+
+def _cases_of_many(low: int, high: int) -> Iterator[Case]:
+    """All values and kinds for the fewest tokens; for more, normal values, and values that aren't numbers."""
+    for kind, seeds in SEEDS.items():
+        for inputs in INPUT_KINDS:
+            yield Case(kind, inputs, seeds[0], low, on_emulator=inputs == "normal")
+    for at, inputs in (((low + high) // 2, "nonfinite"), (high, "normal")):
+        yield Case("boundary", inputs, 2, at, on_emulator=False)
+    yield Case("final", "normal", 5, high - 1, on_emulator=False)
 
 
 SUBJECT = HyperConnection()
@@ -108,13 +158,20 @@ class BoundaryChain:
         """Make the weights on the spot."""
         shape = shape_of(workload)
         xp = array_library(device)
-        sets = []
+        sets: list[Sequence[torch.Tensor]] = []
         for index in range(calls):
             bits = layer_weights(shape, seed + index, xp)
             sets.append([as_torch(value, shape.dtype, device) for value in bits.values()])
-        state = tensors(shape, "normal", seed, xp)
+        return cls(shape, (), sets).of_tokens(shape.tokens, device, seed)
+
+    def of_tokens(self, tokens: int, device: torch.device, seed: int) -> BoundaryChain:
+        """The same weights for calls of another number of tokens."""
+        shape = replace(self.shape, tokens=tokens)
+        state = tensors(shape, "normal", seed, array_library(device))
         names = ("residual", "block", "injection")
-        return cls(shape, [as_torch(state[name], shape.dtype, device) for name in names], sets)
+        return replace(
+            self, shape=shape, first=[as_torch(state[name], shape.dtype, device) for name in names]
+        )
 
     @property
     def calls(self) -> int:
@@ -131,9 +188,9 @@ class BoundaryChain:
 
     @property
     def flops(self) -> int:
-        """Two for each element of the weight matrices."""
+        """Two for each element of the weight matrices and each token."""
         rows = self.shape.low_rank + self.shape.branches
-        return 2 * self.calls * self.shape.width * (rows + self.shape.low_rank)
+        return 2 * self.calls * self.shape.tokens * self.shape.width * (rows + self.shape.low_rank)
 
     def run(self, call: Call) -> list[Sequence[torch.Tensor]]:
         """x, block_input and injection_out of every boundary."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...specs import RowTiling
+from ...specs import Candidate, RowTiling
 from ...specs.families.hyper_connection import MatrixRoute
 from ..lowering import ScheduleError, TreeShape
 
@@ -19,7 +19,7 @@ STATIC_SHARED_LIMIT = 48 * 1024
 """Bytes of static shared memory that a kernel may declare on every architecture."""
 
 
-def check_norm(candidate: MatrixRoute, tree: TreeShape) -> None:
+def check_norm(candidate: Candidate, tree: TreeShape) -> None:
     """Refuse a norm that keeps too much in registers; raises ScheduleError."""
     elements = tree.segments * tree.steps * tree.chunk
     if elements > ELEMENTS_LIMIT:

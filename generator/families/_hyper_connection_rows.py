@@ -2,7 +2,7 @@
 
 How many tokens a call has is an argument of the kernels, `tokens`, not a number in their text: a thread keeps its
 weights in registers and goes through the tokens, so no register or loop depends on how many there are. One text, and
-one record, then serves all batch sizes of the interval.
+one record, then serves all batch sizes of the interval. Beyond 16 tokens, blocks of 16 have CTAs of their own.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, Tree
 from ._hyper_connection_gates import check_gates, wide_loads
 from ._hyper_connection_limits import check_kept, check_norm
 
-MOST_TOKENS = 16
-"""Tokens of a call: beyond, a GEMM library is faster, under a tolerance."""
+BLOCK_TOKENS = 16
+"""Tokens of a CTA; further ones have CTAs of their own, which read the weights once more."""
+MOST_TOKENS = 1024
+"""Tokens of a call: exact sums of so many take far longer than a GEMM library's, under a tolerance."""
 HELD_LIMIT = 96
 """32-bit words of weights that a thread holds while it goes through the tokens."""
 UNROLL = 2
@@ -38,18 +40,20 @@ def lower_rows(workload: HyperConnectionWorkload, candidate: Replicated) -> Lowe
             f"tokens is {workload.tokens.min} to {most}; this version has templates for {MOST_TOKENS} at most, and "
             f"serves more by the reference"
         )
+    together = min(most, BLOCK_TOKENS)
+    blocks = -(-most // together)
     tilings = {kernel: candidate.tiling(workload, kernel) for kernel in ("down", "down_final", "up_mix")}
     trees = workload.trees()
     norm = TreeShape.of(trees["norm"], workload.hidden)
     down_tree = TreeShape.of(trees["down"], workload.branches * workload.hidden)
     up_tree = TreeShape.of(trees["up"], workload.low_rank)
     check_norm(candidate, norm)
-    _check_down(candidate, tilings["down"], down_tree, most)
+    _check_down(candidate, tilings["down"], down_tree, together)
     check_gates(candidate, tilings["up_mix"], up_tree, workload.branches)
-    if up_tree.lanes < most:
+    if up_tree.lanes < together:
         raise NotGenerated(
-            f"candidate {candidate.name} serves up to {most} tokens, each mixed by a lane of its own, but the up "
-            f"tree has {up_tree.lanes} lanes: state a tree.up with more, or fewer tokens"
+            f"candidate {candidate.name} serves up to {together} tokens at once, each mixed by a lane of its own, "
+            f"but the up tree has {up_tree.lanes} lanes: state a tree.up with more, or fewer tokens"
         )
     norm_threads = max(norm.lanes, 32)
     constants: dict[str, Any] = {
@@ -63,7 +67,8 @@ def lower_rows(workload: HyperConnectionWorkload, candidate: Replicated) -> Lowe
         "per_branch": workload.norm_weight == "per_branch",
         "early_norm_weight": candidate.early_norm_weight,
         "l1_bypass": candidate.l1_bypass,
-        "most_tokens": most,
+        "most_tokens": together,
+        **({"token_blocks": True} if blocks > 1 else {}),
         "several_tokens": True,
         "stacked": "token",
         "unroll": UNROLL,
@@ -83,7 +88,7 @@ def lower_rows(workload: HyperConnectionWorkload, candidate: Replicated) -> Lowe
 
     def rows(kernel: str, *args: str) -> KernelLaunch:
         tiling = tilings[kernel]
-        return KernelLaunch((tiling.ctas, 1, 1), (tiling.threads, 1, 1), (*args, "tokens"))
+        return KernelLaunch((tiling.ctas, blocks, 1), (tiling.threads, 1, 1), (*args, "tokens"))
 
     state = workload.branches * workload.hidden
     return Lowering(

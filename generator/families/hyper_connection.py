@@ -11,6 +11,7 @@ from typing import Any
 from ...specs import Candidate, RowTiling, Workload
 from ...specs.families._hyper_connection_channel import HyperConnectionChannel, shards
 from ...specs.families._hyper_connection_hopper import Prefetched
+from ...specs.families._hyper_connection_tensor_core import TensorCore
 from ...specs.families.hyper_connection import HyperConnectionWorkload, Replicated, Sharded
 from ..literals import float_literal
 from ..lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
@@ -18,6 +19,7 @@ from ._hyper_connection_hopper import lower_prefetched
 from ._hyper_connection_limits import STATIC_SHARED_LIMIT, check_finishers, check_kept, check_norm, check_sums
 from ._hyper_connection_rows import lower_rows
 from ._hyper_connection_sharded import lower_sharded
+from ._hyper_connection_tensor_core import lower_tensor_core
 
 
 def lower(workload: Workload, candidate: Candidate) -> Lowering:
@@ -37,6 +39,8 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
 def _lower_route(workload: HyperConnectionWorkload, candidate: Candidate) -> Lowering:
     if isinstance(candidate, Prefetched):
         return lower_prefetched(workload, candidate)
+    if isinstance(candidate, TensorCore):
+        return lower_tensor_core(workload, candidate)
     one_token = (workload.tokens.min, workload.tokens.max) == (1, 1)
     if isinstance(candidate, Sharded) and one_token:
         return lower_sharded(workload, candidate)

@@ -19,6 +19,7 @@ from ..matrix import MatrixOptions, tiling_findings
 from ..spec import Candidate, Schedule, Spec, Workload
 from ..tiling import RowTiling, row_tiling
 from ._hyper_connection_hopper import OneKernel, TwoKernels
+from ._hyper_connection_tensor_core import TensorCore
 from ._hyper_connection_workload import HyperConnectionWorkload
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "OneKernel",
     "Replicated",
     "Sharded",
+    "TensorCore",
     "TwoKernels",
 ]
 
@@ -223,7 +225,14 @@ class FusedUpMixGather(Sharded):
 
 
 Route = Annotated[
-    Replicated | OneKernel | TwoKernels | GateSharded | HiddenSharded | FusedUpMixGather | External,
+    Replicated
+    | OneKernel
+    | TwoKernels
+    | TensorCore
+    | GateSharded
+    | HiddenSharded
+    | FusedUpMixGather
+    | External,
     Field(discriminator="route"),
 ]
 

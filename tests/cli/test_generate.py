@@ -99,8 +99,8 @@ def test_a_removed_candidate_is_said(run: Any, small: Path) -> None:
         ),
         (
             "low_rank = 32",
-            "low_rank = 32\ntokens = { min = 1, max = 17 }",
-            "tokens is 1 to 17; this version has templates for 16 at most, and serves more by the reference\n",
+            "low_rank = 32\ntokens = { min = 1, max = 1025 }",
+            "tokens is 1 to 1025; this version has templates for 1024 at most, and serves more by the reference\n",
         ),
     ],
 )

@@ -38,6 +38,11 @@ CALLS = {
     wait_for_arrival(&arrival);
     out[i] = copied[63 - i];""",
     "kept.cuh.j2": "float kept[2] = {out[0] + 1.0f, out[1] * 3.0f}; keep(kept, flag); out[2] = kept[0] + kept[1];",
+    "tensor_core.cuh.j2": """
+    float sum[4] = {out[0], out[1], out[2], out[3]};
+    const Rows rows = load_rows(half + 8 * i, 16);
+    multiply_add(sum, rows, load_ahead(half + 512));
+    out[i] = sum[0] + sum[1] + sum[2] + sum[3];""",
     "named_barrier.cuh.j2": "if (i < 32) arrive_at(1, 64); else meet_at(1, 64);",
     "programmatic.cuh.j2": """
     launch_dependents();
@@ -66,12 +71,13 @@ CALLS = {
 NEEDS = {
     "memory.cuh.j2": ("storage.cuh.j2",),
     "programmatic.cuh.j2": ("storage.cuh.j2", "memory.cuh.j2"),
+    "tensor_core.cuh.j2": ("storage.cuh.j2",),
     "seeded.cuh.j2": ("arithmetic.cuh.j2",),
     "storage.cuh.j2": (),
     "tagged.cuh.j2": ("atomics.cuh.j2",),
 }
 """Preludes that others build on."""
-FIRST = {"bulk.cuh.j2": "sm_90", "programmatic.cuh.j2": "sm_90"}
+FIRST = {"bulk.cuh.j2": "sm_90", "programmatic.cuh.j2": "sm_90", "tensor_core.cuh.j2": "sm_80"}
 """The first architecture with the instructions of a prelude, where it isn't the first of all."""
 
 KERNEL = """

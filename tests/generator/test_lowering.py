@@ -408,10 +408,21 @@ def test_a_sharded_route_takes_one_token() -> None:
     )
 
 
-def test_more_than_16_tokens_are_not_generated() -> None:
-    assert lower(*candidate_of({}, tokens={"min": 1, "max": 16})).arguments == {"tokens": "uint32"}
-    with pytest.raises(NotGenerated, match=r"^tokens is 2 to 17; this version has templates for 16 at most"):
-        lower(*candidate_of({}, tokens={"min": 2, "max": 17}))
+def test_more_than_16_tokens_have_ctas_of_their_own() -> None:
+    few = lower(*candidate_of({}, tokens={"min": 1, "max": 16}))
+    assert few.arguments == {"tokens": "uint32"}
+    assert "token_blocks" not in few.constants
+    many = lower(*candidate_of({}, tokens={"min": 2, "max": 33}))
+    assert [few.kernels["down"].grid, many.kernels["down"].grid] == [
+        (few.kernels["down"].grid[0], 1, 1),
+        (few.kernels["down"].grid[0], 3, 1),
+    ]
+    assert (many.constants["most_tokens"], many.kernels["up_mix"].grid[1]) == (16, 3)
+    assert many.scratch["y"][0][0] == 33
+    with pytest.raises(
+        NotGenerated, match=r"^tokens is 2 to 1025; this version has templates for 1024 at most"
+    ):
+        lower(*candidate_of({}, tokens={"min": 2, "max": 1025}))
 
 
 def test_a_tree_applied_to_a_length() -> None:

@@ -33,7 +33,7 @@ def old(path: Path, **changes: Any) -> Path:
 def test_what_kept_no_samples_and_no_seal_is_invalid_and_shows_no_exactness(tmp_path: Path) -> None:
     file = read_record(old(tmp_path / "a.json"))
     record = file.record
-    assert (file.version, record.schema_version, record.measured_at) == (1, 3, UNDATED)
+    assert (file.version, record.schema_version, record.measured_at) == (1, 4, UNDATED)
     assert (record.verdict, record.gain, record.interval, record.timing) == ("invalid", None, None, None)
     assert record.reason == (
         "The record was written as version 1, which kept no samples and has no seal: that it was exact in 16 "
@@ -80,7 +80,7 @@ def test_the_file_stays_as_it_is_and_passes_check(tmp_path: Path, write: Any) ->
     before = path.read_bytes()
     write("new.json")
     files = read_records(tmp_path)
-    assert [file.version for file in files] == [3, 1]
+    assert [file.version for file in files] == [4, 1]
     assert check(files) == []
     assert path.read_bytes() == before
     old(tmp_path / "copy.json")

@@ -134,7 +134,7 @@ def test_its_options_contradict_each_other_or_the_hardware(options, changes, sen
             ScheduleError,
             "the norm's tree gives a thread 320 elements to keep in registers; 128 are allowed",
         ),
-        ({}, {"tree": TREE | {"up": [1, 8, 2]}}, NotGenerated, "serves up to 16 tokens, .* the up tree has 8 lanes"),
+        ({}, {"tree": TREE | {"up": [1, 8, 2]}}, NotGenerated, "up to 16 tokens at once, .* up tree has 8 lanes"),
         ({}, {"tree": TREE | {"up": [1, 64, 5]}}, NotGenerated, "the up tree has 64 lanes"),
     ],
 )  # fmt: skip
