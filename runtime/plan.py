@@ -12,11 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from . import fork
-from .current import Allocate, allocator, capturing, current_device, current_stream, device_guard
+from .current import (
+    Allocate,
+    allocator,
+    capturing,
+    current_device,
+    current_stream,
+    device_guard,
+    device_query,
+    stream_query,
+)
 from .device import Device
+from .direct import Serve, direct
 from .errors import Misaligned, NotWarm
 from .launch import Module, Sequenced
 from .request import Buffer, Signature
@@ -64,6 +74,7 @@ class Plan:
         "buffers",
         "candidate",
         "kind",
+        "serve",
         "signature",
     )
 
@@ -131,18 +142,47 @@ class Plan:
         self._scratch = ((self._scratch_bytes,), (1,), torch.uint8)
         self._state_offsets, self._state_bytes = _pack(state)
         self._state: dict[int, torch.Tensor] = {}
+        self.serve: Serve = self._step_by_step
+        """What a call of the plan does; whoever calls often keeps it."""
+        if self._index is not None and not self._structs:
+            self.serve = self._direct(self._index)
 
     def __call__(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
     ) -> Sequence[torch.Tensor]:
         """Compute the signature's outputs from its inputs; see the class."""
+        return self.serve(inputs, outputs)
+
+    def _direct(self, index: int) -> Serve:
+        channel = self._channel
+        return direct(
+            self._sequence,
+            index=index,
+            current=device_query(),
+            stream_of=stream_query(),
+            given=len(self.signature.inputs) + len(self.signature.outputs),
+            alignment=self.signature.alignment,
+            misaligned=self._refuse,
+            made=self._outputs,
+            scratch=self._scratch if self._scratch_bytes else None,
+            scratch_offsets=self._offsets,
+            check=None if channel is None else channel.check_sometimes,
+            follow=None if channel is None else channel.follow,
+            state_of=self._state_of if self._state_bytes else None,
+            state_offsets=self._state_offsets,
+        )
+
+    def _step_by_step(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None, /
+    ) -> Sequence[torch.Tensor]:
+        """On the emulator, or where a kernel takes a struct of pointers."""
         index = self._index
         if index is not None:
             if fork.happened:
                 fork.refuse()
             if current_device() != index:
                 with device_guard(index):
-                    return self(inputs, outputs)
+                    return self._step_by_step(inputs, outputs)
         if self._channel is not None:
             self._channel.check_sometimes()
         address, empty = self._address, self._empty
@@ -154,7 +194,7 @@ class Plan:
         loose = self._loose
         for pointer in pointers:
             if pointer & loose:
-                raise self._misaligned(pointers)
+                self._refuse(pointers)
         if self._scratch_bytes:
             scratch = empty(*self._scratch)
             base = scratch.data_ptr()
@@ -193,13 +233,13 @@ class Plan:
         if self._state_bytes and self._index is not None:
             self._state_of(current_stream(self._index))
 
-    def _misaligned(self, pointers: Sequence[int]) -> Misaligned:
+    def _refuse(self, pointers: Sequence[int]) -> NoReturn:
         found = [
             f"{buffer.name} at {pointer:#x}"
             for buffer, pointer in zip(self.buffers, pointers, strict=False)  # they end with scratch
             if pointer & self._loose
         ]
-        return Misaligned(
+        raise Misaligned(
             f"a plan takes tensors that start at a multiple of {self._loose + 1} bytes; {', '.join(found)} doesn't: "
             "copy it, or call the op, which falls back"
         )
