@@ -187,7 +187,7 @@ class Sequenced:
             frame = self.frames.pop()
         except IndexError:  # other threads are calling
             frame = self.frame()
-        frame.values[:] = values  # type: ignore[assignment]
+        frame.values[:] = values  # type: ignore[call-overload]  # any sequence will do
         try:
             for launcher, parameters in frame.launches:
                 launcher(stream, parameters, 0)

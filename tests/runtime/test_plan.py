@@ -219,16 +219,16 @@ def test_state_is_zeroed_once_for_each_stream(
         return made[-1]
 
     monkeypatch.setattr(torch, "zeros", zeros)
-    stream = 0
-    monkeypatch.setattr(plan, "current_stream", lambda _: stream)
-    monkeypatch.setattr(plan, "stream_query", lambda: lambda _: stream)
+    now = [0]
+    monkeypatch.setattr(plan, "current_stream", lambda _: now[0])
+    monkeypatch.setattr(plan, "stream_query", lambda: lambda _: now[0])
     combine = make_plan(make, launches, "combine", found)
-    for stream in (7, 7, 9):
+    for now[0] in (7, 7, 9):
         combine(make.tensors(kind="combine")[:3])
     assert [tensor.nbytes for tensor in made] == [256, 256]
     addresses = [tensor.data_ptr() for tensor in made]
     assert [launch[3][4] for launch in launches] == [addresses[0], addresses[0], addresses[1]]
-    stream = 11
+    now[0] = 11
     monkeypatch.setattr(plan, "capturing", lambda: True)
     with pytest.raises(NotWarm, match="candidate control keeps state for every stream, and has none yet"):
         combine(make.tensors(kind="combine")[:3])
