@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
 from kernwright import cli_bundle, cli_evidence, console
 from kernwright.cli_options import Archs, Candidates, Json, Workloads, open_workspace
 

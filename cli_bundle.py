@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
 from kernwright import console
 from kernwright.cli_options import Archs, Candidates, Json, Workloads, open_workspace
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
 from kernwright import console
 from kernwright.cli_options import Archs, Candidates, Json, Workloads, open_workspace
 
