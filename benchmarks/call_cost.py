@@ -69,7 +69,9 @@ def pretend_a_gpu() -> None:
     replaced = dispatching
     replaced.load = lambda *_: Nothing()
     replaced = plan
-    replaced.current_stream, replaced.current_device = lambda _: 0, lambda: 0
+    # Builtin functions, as torch's own are; one of several devices, which has to be asked for.
+    replaced.stream_query = lambda: {0: 0}.__getitem__
+    replaced.device_query = lambda: int
 
 
 def ours(device: str) -> dict[str, Callable[[], object]]:

@@ -49,13 +49,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', '03e0b584fe60e02115c7abd520115c3d9a95f0fc9957ef018adc538500dede66'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', '01adb9cd3fcdeb86907a4e6393486352b00016761f34ae2cb9b78bae122a9b50'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', 'c1596a4ad7447728209ee1a2677c5fb4e9ea52cbbafc759e37d94715fe83110d'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', '93b87289fd0496e08d7e1ccc16c6fee4336901ecd629760158d626dd7c6ab80b'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_narrow.sm_80.cu', '9097d26ef97c974a7ebb1763d14eede3dd0495c5ba3fd2fb404c5768de6d6e5f'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_narrow.sm_90.cu', '6a21ec992997cf525d625a5beebe208b8f2fab5c6ca6558be677b9637709e722'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -132,13 +155,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', 'fcb75fb1f59aa434b20c3f18582e36b02daa1d11c3a04683f7dd762b1e8cc818'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '41794440d950ff9b674f924c3a07b57384b9db8e91ee3e69497b9e9db68c6da4'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', '1095279a1f62a4f551ca958b6f4cbddd6cc1dece932c33f76d20caacbf202c56'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '5b00f84914ba73ebd496fca74b3c167ff292f5d51291d59e341993c463480135'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_narrow.sm_80.cu', '434b5d314c5b63fdfdd06c5c2139fb84c4fe53094f13ef3115b9a0228a743b01'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_narrow.sm_90.cu', '8c0f551760bccf29bebb0b2ae11e2922a5298e6bea38a01aa373b73520ed7a25'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -216,13 +262,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', 'd387a6dc7c1f15f050b816346d0d3952e45e0db4d40ae313827a9f62c05da81f'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', '7b8e07b6d62e1adc2c6af04e356f781bb872ee3e1eb121a76fb37cf32b6cf967'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', 'bf80baf0ac3027f7d7abc25fd91e4aa73925c1c852ee7f3cba7f79e4b5ca9af6'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', '56a714234e8ae03c50071adb5fc3f2050a00ee5c9fcc2f074d1328c979806064'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_narrow.sm_80.cu', 'f63ca1fd3f2d56ce27ff38f9811c1cf901ae592a38fe62982d1c43dd19c0a733'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_narrow.sm_90.cu', '65bfe1425dff7fefe952c8a019e0610b5d478f4254b5eb83665a6dbf0d8e56a9'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -300,13 +369,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', '30ad4880ee920e179f1d0dd6008e516fffcaa40f45499f71b848c00c9404d325'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', 'fb6705292afc7dffb6e4f47bcb1c6ee5a5d52947d02a316ee2db7e147a3d2941'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', 'bfb64f6df2ee742859bef7dfa5beda4261aeddc2186a75dc11a7cb0c00f8a49a'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', '7587c2cd25213741fc5d074a74261983a020824d935dd4d54f4eed7ff39386df'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_narrow.sm_80.cu', '19007b324780f7c1cfc76d61b62d9b5b9ecb57b668f929e496883429e803d7f4'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_narrow.sm_90.cu', '2cb162a21aa1e07e9c80081b3553627d15a73e3e685404f0ab71dc28e8d83820'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -383,13 +475,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', '0c75bb535072f7b078f7d68150ce5fafd055bd0e8738bcc514f8417ff0cb555e'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '5c58ba0f9e9bbfc94edbfbaaff071ca7aa52d1ca8a09d0a9177087e2a28fdac9'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', 'ff67144f033e271b4b64a9c060dc2ee7aef969b476417699031275e58ff4c63c'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '1f28b8f75568ac2dae261004ec3d5dee2a68e7a0fa6d9023291baa6e209040aa'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_narrow.sm_80.cu', '3421ed1454f8f6ef16c42a003fc99b386b7dbbe10ad6eb0f06a3d9a5b6b62844'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_narrow.sm_90.cu', '4165d312dbdde0740638ffc374a0044e16bb8cc555e36f35740359ddb0bf0402'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -467,13 +582,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', '1026690daf1e33b3590ec5c3413022796966bc155afa629b5983d0f868d65188'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', 'f99a3fac7ed1924b5aaca38f70bf3fc0a496929375778e465d726eda96ec5308'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', '86a302b8a073a4451b5db6ea1f177ced12f2ad6ed1e4ed4efd3b3ae5c1c499b6'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', 'd2cd535f8c12a2c2158085d982a91ccc8a1996be1ba39190888d9168b5830738'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_narrow.sm_80.cu', '3d4d5c006798714f773cef5ab56ef6c37a7f79878a38ca36e2916a39cb93c3fd'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_narrow.sm_90.cu', 'f97b333ddeeb88a4518832811bcd36add04f0d4b112ccd11bac074620ecec4ac'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -551,13 +689,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', '007b8bdccdb25a7e6ff1cefe455edbb0b44b378649c810b9cb07586f0b459a57'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', '268423abbf4002f54cf8f5804f07778e1dbcd13e25895ec74ee30f19aa7ed360'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', 'e7d8e7313a713aaf30ccd2487bd2c2b91a2f7bb0888cc1c27aab8b04247f3049'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', 'a504a9ffdee633cc24a2009d298e8c1bc004fb2479966396668648c4a1ce640f'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_narrow.sm_80.cu', '3bb580a21dbd90afe71fd67078cf2dfce4b3e783f94bd783321df13898ee38f5'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_narrow.sm_90.cu', '889e851a1dfad3482203264003ba2aa2be034cd71a15c6d6ac1200b114eb09de'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -634,13 +795,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', 'aa02b55baab8a2a966b51a1e0eb6465ea6e14dc818e14a8beac01cb231112e90'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '74d18251da9912e1727f50b49f0cba8d89a0154e56d5618dd44ea8c1c6a05863'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', 'aaa99a003e5cac67eebcccacf5e456a9bdc5a9517d8228a79fe9d25538bb418d'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '386b968cdf4658ffe9987c3ebdc191ac9489bc79ccf03c16f1c6d98e5a4571d0'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_narrow.sm_80.cu', '899028870e343127a2bae369e2ee8ce42fc0dd9f78f64649a4c77dfad7e69bb5'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_narrow.sm_90.cu', '819fed92ec5d03642e526f41287d7218920035de73ccaa2580d1de7ae07c8edc'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -718,13 +902,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', '0f5011be44e1fcaf3e987b96ccad191992db5e90cf808c621f01ab901f6abd80'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', '4df7919f7667f0f3a98ecd38f7f8f440950fa6e46bffd221b5514a3bfa895548'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', '37fb5828eac36f177a43300bae7d86f8f1a597945d6fba737426d8e717b1297f'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', '070293ef3d8dd0763736a160bc80281cfe570b259ddfd795ab0337fbda285940'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_narrow.sm_80.cu', '6536c07b02b0420478a2af4050fa1eff7cc78032a6c6a631fa4845fb1c6a4010'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_narrow.sm_90.cu', '761e757195853d750aa4bf222c90658e3a2954e2afb12428be5eef42747c7eac'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -802,13 +1009,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', 'e4e00349d23b7b70498c6baf3b47f394bc326fbe773b5d06d70ce6a8deb13066'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', '15c1186907ab5dfd31fc55bfe611e4d7cb2bf70c882248e856e6678289444cf2'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', 'bca9528effe37a863d45c31df9e57d2990d5614487e2df46253c2ab3fa0757ee'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', 'eac45c82d4ae800b49df2547e771371592a9c55ee50b8c13692e73d4fa0646d4'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_narrow.sm_80.cu', '71b6c162be94c4d323c20255a275b22179e67fad9aa31af0f8267675caece52b'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_narrow.sm_90.cu', 'db70648891c803e5cbb6c84c0a2ad5b16c2914ba345368140ba16576067ce063'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -885,13 +1115,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '78a70ab165843225e27c03ea0dccb50eb2c1c01084bdb29737170f9c4c039d04'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '8442cd00c05248a61a4eb9edf2d5faa3aebbc002428cf33ea2be2c1bce99415a'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '952b2916ebe9879a46c33338dd226ac91131395ffbb1d6b5f49c887872932cb2'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '4d20d7c0cdc7b720115a67aa7c4493cd26ce8918d26eaa9f4294826c760b1134'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_narrow.sm_80.cu', '4da702e21dd8894c3e57516d26b19f39912b94f229510eaf274233be71719d2b'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_narrow.sm_90.cu', 'a4ff524f6e4a2a9b5bd64e4b130f0fbea83f4f8336e5d85ff77471faa34590cc'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -969,13 +1222,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '55c9a452da60e674e71822920d7654a577073e4b41d2fcfa75aa792b8462d518'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '6918fbcd2cfaa62ce47e818f59ac313ed166e396c27cc8fcc9e51d3af7bfe6a2'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '93507b4bf29224af9ae1b5cdcf17543db249d74033edd24614092e45abede579'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '0500a111e65b431561dfc2c451a3a4e3b9e592e609237e7c8524dc09271d8958'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_narrow.sm_80.cu', '3f6d2f958624245780405dc0879a32c45dc1319bb8dce66bf20b80daf36fc6fd'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_narrow.sm_90.cu', '9713c86f208d8861a45a084aee8c40547c899790121477e21509dad392d917a2'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -1053,13 +1329,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', '19422a219334996f65bac9e0f7af1f6aaed5d124d8bfd2298abb992896141ea4'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', 'e86ed0222e8b5c2c3dd2d3fac922b496b89e82eb7a52041fbb22a9bbf13a7d79'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', '0320be9543586fe1b6d057a41d7e6a538a7072dc74e9c3603c7529ed5655f8ea'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', '1900960e11d4bd9bfe5157f50a21acc915aeab62164006b657d2b1825bf0cf87'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_narrow.sm_80.cu', 'e0b6db2af6ed99c71939001fafb5e666399ad3901d8ad365117e2f50a61e1025'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_narrow.sm_90.cu', '41a91d4e4ad4c8e7764aaeb5cd0f46b22015d6bd03000690ea73464f2938dc37'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -1136,13 +1435,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '8bc10096e08b60213f616b9fdf0cb335b21a859cd89183c167d44c75cfd73ff8'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', 'eca955213c369838f34208fffded73bc5946e8383da466dec2c738067d511602'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '1953dc14a5cd435c43312b4e5b5b3412b25317a80205d564ff99ef03b5a76685'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '8ec3b73639df45eaf965f896135f087afefca64b857e8d10560b4f429aa84be8'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_narrow.sm_80.cu', 'ace378fc00369bcd40f226fe3294a671b08c0c54dcce5109d46af496899a40d1'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_narrow.sm_90.cu', '0e13fbde3fe54377b9756c8b74463657cddb505734c05c6aa7e5bbea18ae2614'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -1220,13 +1542,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '859dab8f1d4c76cb094ca5fba006a556fe745f42f8ac26dd6f186afc38c02717'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '4dcaf8b35f82c8fd4b8d1c0ffb48489e0be12d7ccec2e434e6d1e0ca621b966c'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '8cb48710a2d4bec6ab4cb204533c1af5b018d34a96b528cd805c8467d9dffb7d'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '7b6508ee388d5f59fef88707e861b63b21e82c1cf2a8c1a22143da3c6a97632f'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_narrow.sm_80.cu', 'c11f0b13826451bc3ce7db5e6b8c6babb447da413b14e9fd0844eb9b91d5ea34'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_narrow.sm_90.cu', 'cc507f2426afff7587218e78d43594a9f73cd35680c282ffbbdfce3471828003'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -1304,13 +1649,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', 'f0aedfc2d35a048203fbea772f91d6bad91b66488e1dc9eab9a6b4d6cc0da6b9'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', '2d664ab70e88beaa7402cb358bdc52cfcb243f583cfeae24b578b2e84e6ba841'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', '63a0569dcda493f461da614a18390d4351c228e48228306b9c3d401f23e7eed7'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', '26c8db95bbf84927a5cf17ad5549d10ae314636f9d7b5fd18917bd764bf88053'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_narrow.sm_80.cu', 'e30039416e41281062a1775ed1de73bbc5a386b413b28d1283b8f6d3a98c82ef'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_narrow.sm_90.cu', 'e518305b5d80f2156758be43e22f95d6e1330c76ff087f07d4f51332daeb131c'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -1387,13 +1755,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '2b25821ec985f41ca82d5fe0a74f4f18cf84f06a565feb26b7792acb65e118a0'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '14a280aee6c47eab49197ddfae9b291e01f4a2528b7a04928b48cfa8f6757389'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '5b30b77c0f978b3163395b87b669865069d9f7f41b30ff864d802b043ac6dcdc'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '7f9b9dd0c8dd5ffa6380e19ed85b794e5c077000a7ad61e27f42ced3b60aff7d'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_narrow.sm_80.cu', '79829329c3b2af71b3a41520f4926f11e9764505df9c5912fb29173e4103126d'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_narrow.sm_90.cu', '0eb89e8cf22f1f8eb0a0259e471ea1c7aad2e5eb7832c695fd9458b0406b603d'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -1471,13 +1862,36 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', 'a7a4e9136e8f0546eb9e81bcaf1018a2e5e34912eb21ed9dc9fc599fe9ee903f'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '008bb21880b5ab2337163f659e7785395ce77bb43725437180d5eb9b9cbfa512'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '07d33b287088316409095deb64d2b70dea19ae5dd50d364937f3d2a51e03f209'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '3d81d2c4a21ae9eada31a3624d18eca1a64717405b74ddb59cd8e15369b0538c'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'symmetric': ('symmetric',),
+                        'staged': ('staged',),
+                        'sum2': ('sum2',),
+                    },
+                    scratch={
+                    },
+                    arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
+                    capabilities=('all_reduce_layout_2',),
+                ),
+                Candidate(
+                    name='tagged_narrow',
+                    route='tagged_words',
+                    contract='exact',
+                    builds={
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_narrow.sm_80.cu', '04a1eb226630205a0615536b90bc9835f17febb473d4cfa7ab665680f54bd487'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_narrow.sm_90.cu', '21294825351c6229dbac63b624fcd3acdba133c8e1fbd5ebc4d6854863274076'),
+                    },
+                    kernels={
+                        'symmetric': Kernel('all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -1919,6 +2333,46 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
+                    name='sm_8_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8_tail.sm_90.cu', '68aca8a6cfcc30789144cc3cbd9e1414c466d4c2a3dbc4ebf2f341a30a450ab9'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_12_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_12_tail.sm_90.cu', 'af60534fc0b9051732a889c3a1a1c6917180bff47f28a5962adf8fc31912fbfc'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
@@ -2131,6 +2585,46 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
+                    name='sm_8_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8_tail.sm_90.cu', '8e7bb023ef9d3d722db2e543b431f6ee3a687f85c382d4e50cb8b3887a72d540'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_12_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_12_tail.sm_90.cu', '76a199cad0a3cfc1347f00b796432c853c37d38eb65c958d2a5e19c45cde2549'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
@@ -2338,6 +2832,46 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8_tail.sm_90.cu', '50c57d58b1dadcb8fb30e3e93f376458c4ba3990998eae2de2a292dd2b0e6185'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_12_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_12_tail.sm_90.cu', 'd504a587735567db5d6319cfa85fa2dfbb5d732e28a27b602bd16d2954c3616a'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -2602,6 +3136,46 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
+                    name='sm_8_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8_tail.sm_90.cu', '04b21269550c2f3494473ddc4a4c8f19705c4b15c6d0bafc0472f67cd3ca4b9f'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_12_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_12_tail.sm_90.cu', '652364c3859d7ee3d4c27421f58bd6e9cde5527953bd6b1b7c5e43457ed7dc22'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
@@ -2814,6 +3388,46 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
+                    name='sm_8_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8_tail.sm_90.cu', 'dc2ac7891afaa5b233b16de23068be7e7ef66c2183474566c4cfe5e654f44357'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_12_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_12_tail.sm_90.cu', '01d9bb0ed7c82b68308a9b9b7aece6aa36c918517099e04180246b8f4c7b6f01'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
@@ -3021,6 +3635,46 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8_tail.sm_90.cu', '8ea14138317675a2852aa4556e37f2d3f81cc5adc017f02320cdc57355b19184'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_12_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_12_tail.sm_90.cu', 'a543c62160e0914079f39be072deee6f26704401155dd02b6765cc099b39b114'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -3285,6 +3939,46 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
+                    name='sm_8_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8_tail.sm_90.cu', 'ded54a7cd7938df83264e0a5bd0a3e0e2b7652b1eaea659b47b08d1cbb6221c8'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_12_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_12_tail.sm_90.cu', 'dccdcc671ee3284904919c443f4b2c694abe59ed9ce7177f42d899b159d03ff2'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
@@ -3497,6 +4191,46 @@ TABLE = Table(
                     capabilities=('linear_all_reduce_layout_1',),
                 ),
                 Candidate(
+                    name='sm_8_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8_tail.sm_90.cu', '58a029680d9b2e22fff649bef3fc42a04a12f1ad845124024ffd7dd015362108'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_12_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_12_tail.sm_90.cu', 'adc40f0d82d72097cfd8b97b86d402fd8bcb420b7c773a78b7632a6828076020'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
@@ -3704,6 +4438,46 @@ TABLE = Table(
                     scratch={
                     },
                     options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_8_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8_tail.sm_90.cu', '58f935b2c17722a469790e072a1b196044b7da8274abca5edc927274660fa266'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+                Candidate(
+                    name='sm_12_tail',
+                    route='sliced_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_12_tail.sm_90.cu', 'cee0805734da6da45de83ffc51b5a9afb45a17498857b5a57be7aeac5b2737e6'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117447168, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
@@ -4599,7 +5373,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', 'f75b3d3b4fca730efca47158249d895a693189adfb70ad4919e1a980aa172061'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '1489627c3302dc4472c39a12e8108968ebd7cb2675a7af4015e688e541a4da30'),
                     },
                     kernels={
                         'boundary': Kernel('hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -4616,7 +5390,7 @@ TABLE = Table(
                     scratch={
                     },
                     state={
-                        'exchange': ((1300,), 'int64'),
+                        'exchange': ((1312,), 'int64'),
                         'generations': ((132,), 'int32'),
                         'record': ((8,), 'int32'),
                     },
@@ -4628,7 +5402,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '39f863aa1e363f8f4dc670ebc5fcc2c4a60b45d6fd6e3b819d02a82560b4cc34'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '826a9d85d1c4ef7a5134d9289412824478813e998fb9e0477592d6387455efe5'),
                     },
                     kernels={
                         'combine_norm_down': Kernel('hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
@@ -4928,7 +5702,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '86d41c2e7599e06fa8e16addec8f5e1e5e7e2ee705e2055423d885b8c1151c29'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '58bfa8177379aa1dbc3823fa9308356d0c471eb0d68baa3c02a58b672adb1ecb'),
                     },
                     kernels={
                         'boundary': Kernel('hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -4945,7 +5719,7 @@ TABLE = Table(
                     scratch={
                     },
                     state={
-                        'exchange': ((1300,), 'int64'),
+                        'exchange': ((1312,), 'int64'),
                         'generations': ((132,), 'int32'),
                         'record': ((8,), 'int32'),
                     },
@@ -4957,7 +5731,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '83e06b9f0c00561e5f7fc9ebfc0beb7d71f932b31325cfcb0ca3b649cd7ae675'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '9a580131925c8d80000ef2933f6e1bf69bad5cc5dc9967fdf6b95c5b71e74956'),
                     },
                     kernels={
                         'combine_norm_down': Kernel('hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),

@@ -8,6 +8,7 @@ from .device import Device
 from .dispatch import Dispatch, bind
 from .errors import (
     ChannelError,
+    CtasApart,
     Disagreement,
     ForkedProcess,
     FormatMismatch,
@@ -52,6 +53,7 @@ __all__ = [
     "Choice",
     "Communicator",
     "Contract",
+    "CtasApart",
     "Decision",
     "Device",
     "DeviceKind",

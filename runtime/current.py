@@ -39,6 +39,21 @@ def current_device() -> int:
     return device
 
 
+def stream_query() -> Callable[[int], int]:
+    """`current_stream`, for those who keep it and call it often: the function of torch itself."""
+    query: Callable[[int], int] = (_torch or _load_torch())._C._cuda_getCurrentRawStream
+    return query
+
+
+def device_query() -> Callable[[], int] | None:
+    """`current_device` in the same way; None where CUDA has one device, which is current always."""
+    torch = _torch or _load_torch()
+    if torch.cuda.device_count() == 1:
+        return None
+    query: Callable[[], int] = torch._C._cuda_getDevice
+    return query
+
+
 def device_guard(index: int | None) -> AbstractContextManager[object]:
     """Inside it, device `index` is torch's current one; None stands for the CPU."""
     if index is None:
@@ -49,9 +64,11 @@ def device_guard(index: int | None) -> AbstractContextManager[object]:
 
 def capturing() -> bool:
     """Whether torch's current stream is being captured into a CUDA graph."""
-    import torch
-
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    torch = _torch or _load_torch()
+    cuda = torch.cuda
+    # is_available() asks the driver, which is dear; where CUDA is in use already, it is available.
+    found: bool = (cuda.is_initialized() or cuda.is_available()) and cuda.is_current_stream_capturing()
+    return found
 
 
 def allocator(device: str) -> Allocate:

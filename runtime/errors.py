@@ -43,6 +43,10 @@ class Disagreement(ValueError):
     """Ranks that want to share a channel were given different things."""
 
 
+class CtasApart(RuntimeError):
+    """CTAs of one kernel that wait for each other weren't on the GPU together."""
+
+
 class ChannelError(RuntimeError):
     """A channel can't be used any more until `reset()` of its communicator."""
 

@@ -7,7 +7,6 @@ a call lie in one block of memory, one slot a value, and the driver is told once
 from __future__ import annotations
 
 import ctypes
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -43,6 +42,11 @@ class CudaModule:
     def __init__(self, module: Any, sm_count: int | None) -> None:
         """Hold a `cupy.cuda.function.Module`, and the number of multiprocessors of its device."""
         self._module, self._sm_count = module, sm_count
+
+    def address(self, symbol: str) -> int:
+        """The CUfunction of a kernel, for questions to the driver."""
+        pointer: int = self._module.get_function(symbol).ptr
+        return pointer
 
     def launcher(self, kernel: Kernel) -> Launcher:
         """As the protocol says; kernels whose CTAs wait for each other must fit on the device at once."""
@@ -85,13 +89,20 @@ class CudaModule:
 
 
 class Frame:
-    """Memory for the arguments of one call."""
+    """Memory for the arguments of one call.
 
-    __slots__ = ("launches", "memory")
+    Attributes:
+        values: what a call gives, to be written before the launches.
+        low_bytes: the lowest byte of each of them, which tells how they are aligned.
+        launches: of each kernel its launcher, and the address of its parameters' addresses.
+    """
+
+    __slots__ = ("_parameters", "launches", "low_bytes", "values")
 
     def __init__(
         self,
         slots: Mapping[str, int],
+        count: int,
         size: int,
         constants: Mapping[str, bytes],
         module: Module,
@@ -102,16 +113,20 @@ class Frame:
         Raises:
             LoadError: a kernel isn't in the module.
         """
-        self.memory = (ctypes.c_char * size)()
-        base = ctypes.addressof(self.memory)
+        memory = (ctypes.c_char * size)()
+        base = ctypes.addressof(memory)
+        self.values = (ctypes.c_uint64 * count).from_buffer(memory)  # keeps the memory
+        self.low_bytes = memoryview(memory).cast("B")[: 8 * count : 8]
         for name, value in constants.items():
             ctypes.memmove(base + slots[name], value, len(value))
-        self.launches = []
+        self.launches: list[tuple[Launcher, int]] = []
+        self._parameters = []
         for kernel in kernels:
             parameters = (ctypes.c_void_p * max(1, len(kernel.args)))(
                 *[base + slots[name] for name in kernel.args]
             )
-            self.launches.append((module.launcher(kernel), ctypes.addressof(parameters), parameters))
+            self._parameters.append(parameters)
+            self.launches.append((module.launcher(kernel), ctypes.addressof(parameters)))
 
 
 class Sequenced:
@@ -119,9 +134,12 @@ class Sequenced:
 
     Threads may call it at the same time: each takes a frame of its own, and the driver copies the
     arguments before a launch returns.
+
+    Attributes:
+        frames: those that nobody is using.
     """
 
-    __slots__ = ("_constants", "_fill", "_frames", "_kernels", "_module", "_size", "_slots")
+    __slots__ = ("_constants", "_count", "_kernels", "_module", "_size", "_slots", "frames")
 
     def __init__(
         self,
@@ -143,7 +161,7 @@ class Sequenced:
         """
         self._constants = dict(constants or {})
         self._slots = {name: 8 * index for index, name in enumerate(values)}
-        self._fill = struct.Struct(f"={len(values)}Q").pack_into
+        self._count = len(values)
         self._size = max(8, 8 * len(values))
         for name, value in self._constants.items():
             self._slots[name] = self._size
@@ -156,10 +174,11 @@ class Sequenced:
                     f"scratch; known are {', '.join(self._slots)}: run `kernwright generate`"
                 )
         self._module, self._kernels = module, tuple(kernels)
-        self._frames = [self._frame()]
+        self.frames = [self.frame()]
 
-    def _frame(self) -> Frame:
-        made = (self._slots, self._size, self._constants, self._module, self._kernels)
+    def frame(self) -> Frame:
+        """One more frame, for a call that found none free."""
+        made = (self._slots, self._count, self._size, self._constants, self._module, self._kernels)
         try:
             return Frame(*made)
         except LoadError as error:
@@ -169,22 +188,29 @@ class Sequenced:
 
     def __call__(self, values: Sequence[int], stream: int) -> None:
         """Launch on a stream of the kernels' device, which is the current one; doesn't wait."""
-        frames = self._frames
         try:
-            frame = frames.pop()
+            frame = self.frames.pop()
         except IndexError:  # other threads are calling
-            frame = self._frame()
-        self._fill(frame.memory, 0, *values)
+            frame = self.frame()
+        frame.values[:] = values  # type: ignore[call-overload]  # any sequence will do
         try:
-            for launcher, parameters, _ in frame.launches:
+            for launcher, parameters in frame.launches:
                 launcher(stream, parameters, 0)
         except Exception as error:
-            if not _bound_context(error):
-                raise
-            # It was the first that failed, for want of a context.
-            for launcher, parameters, _ in frame.launches:
-                launcher(stream, parameters, 0)
-        frames.append(frame)
+            launch_again(frame, stream, error)
+        self.frames.append(frame)
+
+
+def launch_again(frame: Frame, stream: int, error: Exception) -> None:
+    """Launch what failed for want of a context; that was the first kernel.
+
+    Raises:
+        Exception: `error`, which says that something else failed.
+    """
+    if not _bound_context(error):
+        raise error
+    for launcher, parameters in frame.launches:
+        launcher(stream, parameters, 0)
 
 
 def _bound_context(error: Exception) -> bool:

@@ -12,15 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from . import fork
-from .current import Allocate, allocator, capturing, current_device, current_stream, device_guard
+from .current import (
+    Allocate,
+    allocator,
+    capturing,
+    current_device,
+    current_stream,
+    device_guard,
+    device_query,
+    stream_query,
+)
 from .device import Device
+from .direct import Serve, direct
 from .errors import Misaligned, NotWarm
 from .launch import Module, Sequenced
 from .request import Buffer, Signature
 from .table import Candidate, Kernel
+from .waits import RECORD, WaitRecord
 
 if TYPE_CHECKING:
     import torch
@@ -53,6 +64,8 @@ class Plan:
         "_loose",
         "_offsets",
         "_outputs",
+        "_record_at",
+        "_records",
         "_scratch",
         "_scratch_bytes",
         "_sequence",
@@ -64,6 +77,7 @@ class Plan:
         "buffers",
         "candidate",
         "kind",
+        "serve",
         "signature",
     )
 
@@ -131,18 +145,56 @@ class Plan:
         self._scratch = ((self._scratch_bytes,), (1,), torch.uint8)
         self._state_offsets, self._state_bytes = _pack(state)
         self._state: dict[int, torch.Tensor] = {}
+        self._records: dict[int, WaitRecord] = {}
+        self._record_at = next(
+            (at for at, buffer in zip(self._state_offsets, state, strict=True) if buffer.name == RECORD), None
+        )
+        self.serve: Serve = self._step_by_step
+        """What a call of the plan does; whoever calls often keeps it."""
+        if self._index is not None and not self._structs:
+            self.serve = self._direct(self._index)
+
+    @property
+    def device(self) -> int | None:
+        """Ordinal of the CUDA device; None for the emulator's."""
+        return self._index
 
     def __call__(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
     ) -> Sequence[torch.Tensor]:
         """Compute the signature's outputs from its inputs; see the class."""
+        return self.serve(inputs, outputs)
+
+    def _direct(self, index: int) -> Serve:
+        channel = self._channel
+        return direct(
+            self._sequence,
+            index=index,
+            current=device_query(),
+            stream_of=stream_query(),
+            given=len(self.signature.inputs) + len(self.signature.outputs),
+            alignment=self.signature.alignment,
+            misaligned=self._refuse,
+            made=self._outputs,
+            scratch=self._scratch if self._scratch_bytes else None,
+            scratch_offsets=self._offsets,
+            check=None if channel is None else channel.check_sometimes,
+            follow=None if channel is None else channel.follow,
+            state_of=self._state_of if self._state_bytes else None,
+            state_offsets=self._state_offsets,
+        )
+
+    def _step_by_step(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None, /
+    ) -> Sequence[torch.Tensor]:
+        """On the emulator, or where a kernel takes a struct of pointers."""
         index = self._index
         if index is not None:
             if fork.happened:
                 fork.refuse()
             if current_device() != index:
                 with device_guard(index):
-                    return self(inputs, outputs)
+                    return self._step_by_step(inputs, outputs)
         if self._channel is not None:
             self._channel.check_sometimes()
         address, empty = self._address, self._empty
@@ -154,7 +206,7 @@ class Plan:
         loose = self._loose
         for pointer in pointers:
             if pointer & loose:
-                raise self._misaligned(pointers)
+                self._refuse(pointers)
         if self._scratch_bytes:
             scratch = empty(*self._scratch)
             base = scratch.data_ptr()
@@ -193,13 +245,37 @@ class Plan:
         if self._state_bytes and self._index is not None:
             self._state_of(current_stream(self._index))
 
-    def _misaligned(self, pointers: Sequence[int]) -> Misaligned:
+    def check(self) -> None:
+        """Look whether kernels whose CTAs wait for each other gave up, in calls that have ended; waits for a copy.
+
+        A call does so now and then by itself, without waiting, for calls before it on its stream.
+
+        Raises:
+            CtasApart: they did.
+        """
+        for record in self._records.values():
+            record.check()
+
+    def reset(self) -> None:
+        """Make all state as new, that of captured graphs too; waits until the device is idle."""
+        import torch
+
+        if self._index is None or not self._state:
+            return
+        torch.cuda.synchronize(self._index)
+        for state in self._state.values():
+            state.zero_()
+        for record in self._records.values():
+            record.forget()
+        torch.cuda.synchronize(self._index)
+
+    def _refuse(self, pointers: Sequence[int]) -> NoReturn:
         found = [
             f"{buffer.name} at {pointer:#x}"
             for buffer, pointer in zip(self.buffers, pointers, strict=False)  # they end with scratch
             if pointer & self._loose
         ]
-        return Misaligned(
+        raise Misaligned(
             f"a plan takes tensors that start at a multiple of {self._loose + 1} bytes; {', '.join(found)} doesn't: "
             "copy it, or call the op, which falls back"
         )
@@ -230,11 +306,15 @@ class Plan:
                     "that is being captured; call the op, or prepare() of its plan, on that stream once before the "
                     "capture"
                 )
+        elif record := self._records.get(stream):
+            record.look_sometimes()
         if state is None:
             import torch
 
             made = torch.zeros(self._state_bytes, dtype=torch.uint8, device=f"cuda:{self._index}")
             state = self._state.setdefault(stream, made)
+            if self._record_at is not None:
+                self._records.setdefault(stream, WaitRecord(state, self._record_at, self.candidate.name))
         return state.data_ptr()
 
 

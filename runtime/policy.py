@@ -24,6 +24,9 @@ STRICT_VARIABLE = "KERNWRIGHT_STRICT"
 
 _override: ContextVar[Policy | None] = ContextVar("kernwright_policy", default=None)
 
+override = _override.get
+"""The policy of the innermost `under` around the caller; None where there is none."""
+
 
 def checked(name: str, origin: str = "policy") -> Policy:
     """`name` as a policy.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from .plan import Plan
@@ -23,7 +24,7 @@ class Resolved:
     That they are is not checked again, but for their alignment, which `Misaligned` is raised for.
     """
 
-    __slots__ = ("_inputs", "_results", "_run", "_tally", "plan", "request", "selection")
+    __slots__ = ("_arranged", "_chosen", "_inputs", "_run", "_tally", "plan", "request", "selection")
 
     def __init__(
         self,
@@ -47,23 +48,40 @@ class Resolved:
             selection: the decisions; None for a call without tokens, which nothing has to serve.
             plan: the kernels; None where torch serves.
         """
-        self._inputs, self._results, self._tally = inputs, results, tally
+        self._tally = tally
+        self._inputs = None if inputs is None else picker(inputs)
+        self._arranged: Callable[[Sequence[Any]], tuple[Any, ...]] = tuple
+        self._chosen: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+        if results is not None:
+            there = {place: index for index, place in enumerate(results) if place is not None}
+            self._chosen = picker([there[place] for place in range(len(there))])
+            self._arranged = _arrangement(results)
         served = "torch" if plan is None else plan.candidate.name
         label = f"kernwright {request.family} {request.kind} {request.label} {served}"
-        self._run = ranged(reference if plan is None else plan, label)
+        self._run = ranged(reference if plan is None else plan.serve, label)
         self.request, self.selection, self.plan = request, selection, plan
 
     def __call__(
         self, *arguments: torch.Tensor | None, out: Sequence[torch.Tensor | None] | None = None
     ) -> tuple[torch.Tensor | None, ...]:
         """The op's results for the op's tensors, in the op's order; None for what the kind doesn't have."""
-        places, results = self._inputs, self._results
-        inputs: Any = arguments if places is None else [arguments[place] for place in places]
-        outputs: Any = None
-        if out is not None:
-            outputs = out if results is None else [tensor for tensor in out if tensor is not None]
+        inputs: Any = arguments if self._inputs is None else self._inputs(arguments)
         self._tally.calls += 1
-        given = self._run(inputs, outputs)
-        if results is None:
-            return tuple(given)
-        return tuple([None if place is None else given[place] for place in results])
+        if out is None:
+            return self._arranged(self._run(inputs, None))
+        outputs: Any = out if self._chosen is None else self._chosen(out)
+        self._run(inputs, outputs)
+        return tuple(out)
+
+
+def picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """What picks the items at some places; at least one."""
+    if len(places) == 1:
+        (place,) = places
+        return lambda items: (items[place],)
+    return itemgetter(*places)
+
+
+def _arrangement(results: Sequence[int | None]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    pick = picker([-1 if place is None else place for place in results])
+    return lambda given: pick((*given, None))

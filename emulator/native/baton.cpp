@@ -10,6 +10,7 @@ namespace kernwright::emulator {
 namespace {
 
 constexpr std::uint64_t LAST_LEAP = 3'600'000'000'000;  // an hour: whoever waits longer waits for ever
+constexpr unsigned CHANCES = 16;  // whoever reads words a second time without waiting is taken for a poller at first
 
 Cta* choose_cta(const Cta* avoid) {
   const auto& bits = world->runnable;
@@ -45,16 +46,21 @@ Cta* choose_cta(const Cta* avoid) {
 
 // Nobody can run: look again at what is polled, let time pass for those who watch it, or give up.
 bool revive() {
-  if (world->second_chance != world->changes) {
-    world->second_chance = world->changes;
-    if (!world->parked.empty()) {
-      wake_all_parked();
-      return true;
-    }
-  }
-  bool watched = false;
+  bool chance = false, watched = false;
   for (const auto& [key, list] : world->parked)
-    for (const auto& [cta, fiber] : list) watched |= cta->fibers[fiber].reads_clock;
+    for (const auto& [cta, index] : list) {
+      Fiber& fiber = cta->fibers[index];
+      if (fiber.woken_at != world->changes) fiber.chances = CHANCES;
+      fiber.woken_at = world->changes;
+      watched |= fiber.reads_clock;
+      if (fiber.chances == 0) continue;
+      --fiber.chances;
+      chance = true;
+    }
+  if (chance) {
+    wake_all_parked();
+    return true;
+  }
   if (watched && world->leap < LAST_LEAP) {
     world->leap = world->leap == 0 ? 1'000'000 : world->leap * 2;
     world->clock += world->leap;

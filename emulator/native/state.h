@@ -62,6 +62,8 @@ struct Fiber {
   int slot = -1;  // its stack, among the CTA's
   State state = State::unstarted;
   bool reads_clock = false;
+  std::uint64_t woken_at = ~std::uint64_t{0};  // the writes that had happened when it was last woken without one
+  unsigned chances = 0;  // to be woken so once more
   Wait wait;
   std::uint64_t value = 0, result = 0;  // what it brings to an exchange, and what it takes away
   int argument = 0, width = 0;
@@ -213,7 +215,7 @@ struct World {
   unsigned grids_left = 0, last_cta = 0;
   std::unordered_map<std::uintptr_t, std::vector<std::pair<Cta*, unsigned>>> parked;
   std::unordered_map<std::uintptr_t, AtomicUse> atomics;
-  std::uint64_t clock = 0, leap = 0, changes = 0, switches = 0, second_chance = ~std::uint64_t{0};
+  std::uint64_t clock = 0, leap = 0, changes = 0, switches = 0;
   int cpu = -1;
   std::atomic<bool> aborted{false};
   std::atomic<int> main_baton{0};

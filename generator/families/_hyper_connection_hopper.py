@@ -14,6 +14,9 @@ COMBINE_THREADS = 128
 RECORD_WORDS = 8
 """Of the error record: failures; CTA, row, branch, expected and seen generation of the first."""
 
+PLANE_ROWS = 8
+"""Of the exchange: the rows of a load of 16 bytes that fill a cache line, so that each load has lines of its own."""
+
 _COMBINED = ("residual", "block", "injection")
 _WEIGHTS = ("norm_weight", "down_weight", "up_weight")
 _EXCHANGE = ("exchange", "generations", "record", "timeout_ns")
@@ -42,7 +45,7 @@ def _one_kernel(workload: HyperConnectionWorkload, candidate: OneKernel) -> Lowe
             resident=True,
         )
 
-    words = (workload.down_rows + 1) * workload.branches
+    plane = -(-(workload.down_rows + 1) // PLANE_ROWS) * PLANE_ROWS
     return Lowering(
         template="hyper_connection/one_kernel.cu.j2",
         constants={
@@ -53,6 +56,7 @@ def _one_kernel(workload: HyperConnectionWorkload, candidate: OneKernel) -> Lowe
             "ctas_per_sm": memory.ctas_per_sm,
             "exchange_bytes": candidate.exchange_bytes,
             "polls": candidate.polls,
+            "look_after": candidate.look_after_cycles,
         },
         kernels={
             "boundary": launch(*_COMBINED, *_WEIGHTS, "x", "block_input", "injection_out"),
@@ -62,7 +66,7 @@ def _one_kernel(workload: HyperConnectionWorkload, candidate: OneKernel) -> Lowe
         },
         steps={kind: (kind,) for kind in candidate.KERNELS},
         state={
-            "exchange": ((words,), "int64"),
+            "exchange": ((plane * workload.branches,), "int64"),
             "generations": ((down.ctas,), "int32"),
             "record": ((RECORD_WORDS,), "int32"),
         },
@@ -127,6 +131,7 @@ def _constants(workload: HyperConnectionWorkload, candidate: Prefetched) -> dict
         "l1_bypass": False,
         "seeded": candidate.seeded,
         "evict_first": candidate.evict_first,
+        "state_first": candidate.order == "state_first",
         "pace_cycles": pace,
         "hurried": candidate.hurried,
         "hurries": hurries,

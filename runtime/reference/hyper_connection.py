@@ -129,19 +129,16 @@ class Op:
         out: Sequence[Maybe] | None,
     ) -> Result:
         """The op itself, for calls that nobody traces; see `__call__`."""
-        import torch
-
-        in_force = policies.current() if policy is None else policy
+        in_force = policies.override() if policy is None else policy
         key: tuple[object, ...] | None
         try:
             key = (kind, arguments[0].shape, eps, branches, comm, exact, in_force)  # type: ignore[union-attr]
             known = self._known.get(key)
-            fits = known is not None and known.fits(arguments, out)
+            if known is not None and not known.fits(arguments, out):
+                known = None
         except (AttributeError, TypeError):  # what has no key: reading the call says why
             key = known = None
-        if known is not None and fits:
-            if torch.is_grad_enabled():
-                refuse_grad(arguments)
+        if known is not None:
             try:
                 return known.resolved(*arguments, out=out)  # type: ignore[return-value]
             except Misaligned:  # kernels can't take it, torch can
@@ -152,7 +149,7 @@ class Op:
             return traced(self._dispatch.traced.key, arguments, kind, eps, branches, comm, exact, policy, out)
         resolved = self._decided(arguments, kind, eps, branches, comm, exact, policy, out)
         if key is not None and resolved.plan is not None:
-            self._known[key] = KnownCall.of(resolved, arguments)
+            self._known[key] = KnownCall(resolved, arguments)
         return cast("Result", resolved(*arguments, out=out))
 
     def _decided(

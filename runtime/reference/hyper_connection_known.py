@@ -1,17 +1,17 @@
 """The short way of a call that was decided before: does each tensor lie as the one that it was decided for?
 
-Deciding reads a call's shapes in a dictionary of facts, ten microseconds; comparing them costs two. What isn't
-compared is an address: a plan looks at those itself.
+Deciding reads a call's shapes in a dictionary of facts, ten microseconds. Comparing them one by one costs two;
+torch's compiler has a function that compares all of them in a third of one, which is asked first. What isn't compared
+is an address: a plan looks at those itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from ..resolved import Resolved
-from .hyper_connection_arguments import RESULTS
+from ..resolved import Resolved, picker
+from .hyper_connection_arguments import RESULTS, refuse_grad
 
 if TYPE_CHECKING:
     import torch
@@ -21,19 +21,66 @@ if TYPE_CHECKING:
 Facts = tuple[type, tuple[int, ...], "torch.dtype", "torch.device"]
 """Type (so that a FakeTensor is never taken for a tensor), shape, dtype and device."""
 
+MAX_APART = 4096
+"""Sets of addresses that are remembered as apart; a decoder's step has a hundred, and they come again."""
 
-@dataclass(frozen=True, slots=True)
+MAX_RECORDED = 32
+"""How often a call's tensors are recorded anew. In inference mode tensors have other dispatch keys than out of it, so
+a process that changes between the two would do so at every call."""
+
+
+class Recorded:
+    """Tensors whose like is recognised by one call of torch's; a pass is certain, a failure isn't.
+
+    It passes where type, dispatch keys, dtype, device, sizes and strides are the same, and none requires a gradient
+    where gradients are enabled.
+    """
+
+    __slots__ = ("_left", "like")
+
+    def __init__(self) -> None:
+        """Recognise nothing yet."""
+        self._left = MAX_RECORDED
+        self.like: Callable[..., bool] = _never
+        """Whether tensors, all different ones, are like those that were recorded last."""
+
+    def record(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Recognise tensors like these from now on; if gradients are enabled, none may require one."""
+        if self._left == 0:
+            return
+        self._left -= 1
+        import torch
+
+        guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+        if guards is None:
+            self._left = 0
+            return
+        any_size = [[None] * tensor.dim() for tensor in tensors]  # None: not dynamic, so it is compared
+        self.like = guards(*tensors, dynamic_dims_sizes=any_size, dynamic_dims_strides=any_size).check
+
+
+def _never(*_: torch.Tensor) -> bool:
+    return False
+
+
 class KnownCall:
     """A call that kernels serve, and what must be true of another call's tensors for them to serve that too."""
 
-    resolved: Resolved
-    arguments: tuple[Facts | None, ...]
-    results: tuple[Facts | None, ...]
-    nbytes: tuple[int, ...]
-    """Sizes of the tensors that there are, arguments and results."""
+    __slots__ = (
+        "_apart",
+        "_arguments",
+        "_given",
+        "_nbytes",
+        "_no_arguments",
+        "_no_results",
+        "_recorded_given",
+        "_recorded_written",
+        "_results",
+        "_written",
+        "resolved",
+    )
 
-    @classmethod
-    def of(cls, resolved: Resolved, arguments: Sequence[Maybe]) -> KnownCall:
+    def __init__(self, resolved: Resolved, arguments: Sequence[Maybe]) -> None:
         """Write down the facts of a call that `resolved`, which has a plan, was decided for."""
         import torch
 
@@ -41,36 +88,67 @@ class KnownCall:
         shapes = {buffer.name: buffer.shape for buffer in signature.outputs}
         given = [tensor for tensor in arguments if tensor is not None]
         dtype, device = given[0].dtype, given[0].device
-        return cls(
-            resolved=resolved,
-            arguments=tuple(None if t is None else (type(t), t.shape, dtype, device) for t in arguments),
-            results=tuple(
-                (torch.Tensor, shapes[name], dtype, device) if name in shapes else None for name in RESULTS
-            ),
-            nbytes=tuple(buffer.nbytes for buffer in (*signature.inputs, *signature.outputs)),
-        )
+        self.resolved = resolved
+        self._arguments: list[Facts | None] = [
+            None if t is None else (type(t), t.shape, dtype, device) for t in arguments
+        ]
+        self._results: list[Facts | None] = [
+            (torch.Tensor, shapes[name], dtype, device) if name in shapes else None for name in RESULTS
+        ]
+        self._no_arguments = [place for place, facts in enumerate(self._arguments) if facts is None]
+        self._no_results = [place for place, facts in enumerate(self._results) if facts is None]
+        self._given = picker([place for place, facts in enumerate(self._arguments) if facts is not None])
+        self._written = picker([place for place, facts in enumerate(self._results) if facts is not None])
+        self._recorded_given, self._recorded_written = Recorded(), Recorded()
+        self._nbytes = [buffer.nbytes for buffer in (*signature.inputs, *signature.outputs)]
+        self._apart: set[tuple[int, ...]] = set()
 
     def fits(self, arguments: Sequence[Maybe], out: Sequence[Maybe] | None) -> bool:
         """Whether a call is one of those; where it isn't, it has to be read.
 
         Raises:
             TypeError: something isn't a tensor.
+            RuntimeError: gradients are enabled, and a tensor requires one.
         """
-        if not _alike(arguments, self.arguments):
-            return False
-        if out is None:
-            return True
-        return len(out) == len(RESULTS) and _alike(out, self.results) and self._apart(arguments, out)
+        for place in self._no_arguments:
+            if arguments[place] is not None:
+                return False
+        given = self._given(arguments)
+        if not self._recorded_given.like(*given):
+            if not _alike(arguments, self._arguments):
+                return False
+            import torch
 
-    def _apart(self, arguments: Sequence[Maybe], out: Sequence[Maybe]) -> bool:
+            if torch.is_grad_enabled():
+                refuse_grad(arguments)
+            self._recorded_given.record(given)
+        return out is None or self._fits_into(given, out)
+
+    def _fits_into(self, given: tuple[Any, ...], out: Sequence[Maybe]) -> bool:
+        if len(out) != len(RESULTS):
+            return False
+        for place in self._no_results:
+            if out[place] is not None:
+                return False
+        written = self._written(out)
+        if not self._recorded_written.like(*written):
+            if not _alike(out, self._results):
+                return False
+            if not any(tensor.requires_grad for tensor in written):
+                self._recorded_written.record(written)
+        addresses = tuple([tensor.data_ptr() for tensor in (*given, *written)])
+        return addresses in self._apart or self._are_apart(addresses)
+
+    def _are_apart(self, addresses: tuple[int, ...]) -> bool:
         """Whether no two of the tensors overlap in memory, which is more than is asked for."""
-        addresses = [tensor.data_ptr() for tensor in (*arguments, *out) if tensor is not None]
-        spans = sorted(zip(addresses, self.nbytes, strict=True))
         end = 0
-        for start, size in spans:
+        for start, size in sorted(zip(addresses, self._nbytes, strict=True)):
             if start < end:
                 return False
             end = start + size
+        if len(self._apart) >= MAX_APART:
+            self._apart.clear()
+        self._apart.add(addresses)
         return True
 
 

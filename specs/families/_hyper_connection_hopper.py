@@ -83,6 +83,9 @@ class Prefetched(Candidate):
     """Clock cycles from one bulk copy of a CTA to the next; 0 issues all at once."""
     hurried: Literal["nothing", "down", "everything"] = "down"
     """Whose copies no longer keep the pace once the kernel before has ended: they are late already."""
+    order: Literal["weights_first", "state_first"] = "weights_first"
+    """What a thread of down waits for first: its weights, which are there when boundaries follow each other, or the
+    state, which is there first where an ordinary kernel stands in front."""
     evict_first: Flag = True
     """Let weights be the first to leave the L2 cache."""
     seeded: Flag = True
@@ -123,6 +126,8 @@ class OneKernel(Prefetched):
     """Bytes of a load of the exchange: one tagged word, or two."""
     polls: Literal["first_lane", "every_lane"] = "first_lane"
     """Who of a warp waits for the exchange: one lane first, or all."""
+    look_after_cycles: Size = 0
+    """Cycles after its CTA's sums at which a whole warp looks once, before it waits as `polls` says; 0: never."""
     down: DownOptions = DownOptions()
     """Options of combine, norm and down."""
     up: UpOptions = UpOptions()

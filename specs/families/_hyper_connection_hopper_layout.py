@@ -29,7 +29,8 @@ PREFERRED_CHUNKS = 20
 SM_SHARED = 228 * 1024
 RESERVED = 1024
 """Bytes of shared memory that the driver keeps of every CTA's."""
-BARRIERS = 16
+STAGING_ALIGNMENT = 128
+"""Bytes; of the dynamic shared memory, so that the static one in front of it is a multiple of it."""
 UP_CHUNKS = (2, 4, 8)
 
 
@@ -264,7 +265,7 @@ class Staging:
     up: int
     dynamic_bytes: int
     static_bytes: int
-    """Sums, the low rank, y, mbarriers: at most so many."""
+    """Sums, the low rank, y, mbarriers, up to where the dynamic memory begins."""
 
     @property
     def ctas_per_sm(self) -> int:
@@ -287,9 +288,27 @@ def staging(workload: HyperConnectionWorkload, down: DownLayout | None, up: UpLa
     down_bytes = down.rows_per_cta * row if down else 0
     norm_bytes = row if down else 0
     up_bytes = workload.branches * up.columns_per_cta * workload.low_rank * 2 if up else 0
-    static = 64
-    if down:
-        static += (down.teams + down.rows_per_cta) * down.groups * 4
-    if up:
-        static += workload.low_rank * 4 + workload.branches * up.columns_per_cta * 4
+    static = _static_bytes(workload, down, up)
     return Staging(0, down_bytes, down_bytes + norm_bytes, down_bytes + norm_bytes + up_bytes, static)
+
+
+def _static_bytes(workload: HyperConnectionWorkload, down: DownLayout | None, up: UpLayout | None) -> int:
+    """What the templates' struct `Shared` takes, with the words that only some schedules have."""
+    word, arrival = 4, 8
+    words = 0
+    if down:  # squares and partial sums, and a sink
+        words += (down.teams + down.rows_per_cta) * down.groups + 1
+    if up:  # the low rank, and a sink
+        words += workload.low_rank + 1
+    arrivals = 1
+    if down and up:  # y, the scale, the call
+        words += workload.branches * up.columns_per_cta + 1 + 2
+        arrivals = 2
+    bytes_ = (
+        _round_up(words * word, arrival) + arrivals * arrival + word
+    )  # in the end: the grid in front has ended
+    return _round_up(bytes_, STAGING_ALIGNMENT)
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

@@ -118,13 +118,13 @@ def test_epoch_zero_must_not_be_used(group):
 @pytest.mark.parametrize(
     "edit",
     [
-        ("value.y == epoch && value.w == epoch", "value.y == epoch"),  # only the first half is looked at
-        ("value.y == epoch && value.w == epoch", "value.w == epoch"),
+        ("(value.y == epoch) & (value.w == epoch)", "value.y == epoch"),  # only the first half is looked at
+        ("(value.y == epoch) & (value.w == epoch)", "value.w == epoch"),
         (
-            "value.y == epoch && value.w == epoch",
+            "(value.y == epoch) & (value.w == epoch)",
             "value.y == epoch && (value.w & 0xffff) == (epoch & 0xffff) - 1",
         ),
-        ("value.y == epoch && value.w == epoch", "true"),
+        ("(value.y == epoch) & (value.w == epoch)", "true"),
         ("(call.epoch & 1) * WORLD_SIZE + from", "from"),  # one slot
         ("{word.x, epoch, word.y, epoch}", "{word.x, epoch, word.y, 0u}"),
     ],

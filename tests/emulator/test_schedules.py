@@ -133,6 +133,17 @@ def test_bounded_polling_ends_in_virtual_time(kernel):
     assert time.perf_counter() - started < 5
 
 
+@pytest.mark.parametrize("policy", ["round_robin", "random", "adversarial"])
+def test_reading_a_word_twice_is_not_polling(kernel, policy):
+    """Nobody writes any more, and the others wait for the reader: it goes on all the same."""
+    words = Buffer.input("words", np.array([1, 20, 300], np.uint64))
+    out = Buffer.output("out", (64,), "uint64")
+    launch = Launch(kernel("reads_twice.cu"), "reads_twice", (2, 1, 1), (32, 1, 1), (words, out))
+    outcome = run([launch], Schedule(3, policy))
+    assert outcome.fault is None
+    assert outcome.arrays[out].reshape(2, 32)[:, 0].tolist() == [642, 642]
+
+
 def test_a_schedule_is_checked():
     with pytest.raises(
         ValueError, match="Policy 'fair' is unknown; use one of round_robin, random, adversarial"

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 from kernwright.emulator import Schedule, find_races, fuzz
 
-SEEDS = {"one": (6, 700), "one_teams": (4, 500), "two": (12, 800)}
+SEEDS = {
+    "one": (6, 600),
+    "one_teams": (4, 300),
+    "one_look": (6, 300),
+    "one_look_all": (4, 200),
+    "two": (12, 600),
+}
 """Schedules by default, and of the long test: 2,000 in all."""
 
 
@@ -40,6 +46,7 @@ def test_two_thousand_seeds(chain, name):
         ("two", "tiny", 1),
         pytest.param("one", "tiny", 2, marks=pytest.mark.long),
         pytest.param("one_teams", "tiny", 1, marks=pytest.mark.long),
+        pytest.param("one_look", "tiny", 1, marks=pytest.mark.long),
         pytest.param("two", "pair", 2, marks=pytest.mark.long),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kernwright.compiler import compile_source
 from kernwright.compiler.disassembly import find_nvdisasm
-from kernwright.specs.families._hyper_connection_hopper_layout import RESERVED, SM_SHARED
+from kernwright.specs.families._hyper_connection_hopper_layout import RESERVED, SM_SHARED, staging
 
 from .conftest import generated
 
@@ -112,3 +112,14 @@ def test_activations_are_read_past_the_first_cache(name, kernel, weights):
     assert len(cached) == weights
     for load in cached:
         assert next(text for text in code[load:] if re.match("ACQBULK|BAR", text)).startswith("ACQBULK")
+
+
+@pytest.mark.parametrize(("name", "dtype", "arch"), [case for case in CASES if case[2] == "sm_90"])
+def test_the_static_memory_is_what_the_layout_counts(name, dtype, arch):
+    entry, artifact = compiled(name, dtype, arch)
+    down, up = entry.candidate.layouts(generated("qwen38_flash_tp1")[dtype].workload)
+    one = name == "one_kernel"
+    phases = {"boundary": (down, up)} if one else {"combine_norm_down": (down, None), "up_mix": (None, up)}
+    for kernel, layouts in phases.items():
+        counted = staging(generated("qwen38_flash_tp1")[dtype].workload, *layouts).static_bytes
+        assert counted == artifact.kernels[entry.symbols[kernel]].shared_bytes

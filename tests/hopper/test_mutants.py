@@ -48,12 +48,12 @@ ONE = {
     "the low rank isn't waited for": ("  meet_at(MIXABLE, down::COMPUTERS + 32);\n", ""),
     "y isn't announced": ("      arrive_at(MIXABLE, down::COMPUTERS + 32);\n", ""),
     "a scale is of another branch": (
-        "row_words(exchange, SCALES) + branch",
-        "row_words(exchange, SCALES) + (branch ^ 1)",
+        "word_of(exchange, SCALES, branch)",
+        "word_of(exchange, SCALES, branch ^ 1)",
     ),
     "a row is published twice": (
-        "row_words(exchange, first_row + row) + branch",
-        "row_words(exchange, first_row) + branch",
+        "word_of(exchange, first_row + row, branch)",
+        "word_of(exchange, first_row, branch)",
     ),
     "the mix reads x": ("normalised(x[i], weight[i], scale)", "x[i]"),
     "the gate isn't rounded": ("gate_of(rounded(sum[0]))", "gate_of(sum[0])"),
@@ -62,6 +62,13 @@ ONE = {
         "first < up::COLUMNS_PER_WARP - up::COLUMNS_AT_ONCE;",
     ),
 }
+
+LOOK = {
+    "a look takes what it finds": ("if (missing == 0) return", "if (true) return"),
+    "computers don't wait for the grid before": (f"  {WAIT}\n  const int k", "  const int k"),
+    "down's weights aren't waited for": ("  wait_for_arrival(&shared.down_arrived);\n", ""),
+}
+"""What only `look_after_cycles` and `order = "state_first"` have."""
 
 TWO = {
     "computers don't wait for the grid before": COMPUTER_WAITS,
@@ -113,6 +120,14 @@ def cases(mutants):
 @pytest.mark.parametrize("mutant", cases(ONE))
 def test_one_kernel(chain, mutant):
     assert found(two_calls(chain, "one", ONE[mutant]))
+
+
+@pytest.mark.parametrize("mutant", LOOK)
+def test_a_look_and_the_state_first(chain, mutant):
+    made = chain("one_look", spec="tiny", edits=(LOOK[mutant],)).start()
+    made.add("boundary", 1)
+    made.add("boundary", 2)
+    assert fuzz(made.launches, made.expected, SEEDS).problems
 
 
 @pytest.mark.parametrize("mutant", cases(TWO))

@@ -7,7 +7,7 @@ import pytest
 from kernwright.emulator import Schedule, check
 from kernwright.evidence.oracle import INPUT_KINDS
 
-MINI = ("one", "one_passes", "two", "two_passes")
+MINI = ("one", "one_passes", "one_look", "two", "two_passes")
 LIBRARY = ("one_kernel", "two_kernels")
 
 
@@ -66,7 +66,7 @@ def test_other_shapes(chain, name, spec, dtype):
 
 
 @pytest.mark.parametrize("generation", [2**31 - 2, 2**32 - 3])
-@pytest.mark.parametrize("name", ["one", "one_teams"])
+@pytest.mark.parametrize("name", ["one", "one_teams", "one_look", "one_look_all"])
 def test_generations_wrap(chain, name, generation):
     """Four calls across the wrap; 0 isn't a generation, because unwritten memory holds it."""
     made = chain(name, spec="tiny", generation=generation).start()

@@ -49,13 +49,23 @@ def exchanged(made, seed):
     return dot(y[None], weight[:rows], (1, lanes, 8))
 
 
+def rows_of(made, words):
+    """The words of each row's branches, and of the scales behind them, from planes of what is loaded at once."""
+    at_once = made.entry.candidate.exchange_bytes // 8
+    branches, rows = made.shape.branches, made.shape.low_rank + made.shape.branches + 1
+    planes = words.reshape(branches // at_once, -1, at_once)
+    assert planes.shape[1] % 8 == 0
+    assert not planes[:, rows:].any()
+    return planes[:, :rows].transpose(1, 0, 2).reshape(rows, branches)
+
+
 def test_what_is_exchanged_is_the_tree_of_a_branch(chain):
     for name in ("one", "one_passes"):
         made = chain(name).start()
         made.add("boundary", 3)
         outcome = run(made.launches)
         assert outcome.fault is None
-        words = outcome.arrays[made.state["exchange"]].reshape(-1, made.shape.branches)
+        words = rows_of(made, outcome.arrays[made.state["exchange"]])
         partials = exchanged(made, 3)
         assert (words[:-1].astype(np.uint32) == partials.view(np.uint32)).all()
         assert (words >> np.uint64(32) == 1).all()
@@ -87,5 +97,5 @@ def test_another_order_is_seen(chain):
     )
     made = chain("one", edits=((up + rest, "for (int e = CHUNK - 1; e >= 0; --e)" + rest),)).start()
     made.add("boundary", 3)
-    words = run(made.launches).arrays[made.state["exchange"]].reshape(-1, made.shape.branches)
+    words = rows_of(made, run(made.launches).arrays[made.state["exchange"]])
     assert not (words[:-1].astype(np.uint32) == exchanged(made, 3).view(np.uint32)).all()

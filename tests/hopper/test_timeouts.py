@@ -13,7 +13,7 @@ def is_nan(bits):
     return (bits & 0x7FFF) > 0x7C00
 
 
-@pytest.mark.parametrize("name", ["one", "one_teams"])
+@pytest.mark.parametrize("name", ["one", "one_teams", "one_look", "one_look_all"])
 def test_a_grid_that_is_not_complete(chain, name):
     """The last CTA is missing: the rows that it should sum never come."""
     made = chain(name, spec="tiny").start()
@@ -35,7 +35,7 @@ def test_a_grid_that_is_not_complete(chain, name):
     assert time.perf_counter() - started < 30  # of 30 virtual seconds, several times
 
 
-@pytest.mark.parametrize("name", ["one", "one_teams"])
+@pytest.mark.parametrize("name", ["one", "one_teams", "one_look", "one_look_all"])
 def test_nobody_waits_after_a_failure(chain, name):
     """The calls of a graph that follow a failure give NaN at once, although all their CTAs come."""
     made = chain(name, spec="tiny").start()

@@ -30,8 +30,8 @@ def gpu(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     launches: list[Any] = []
     monkeypatch.setattr(hyper_connection, "current", lambda _: GPU)
     monkeypatch.setattr(dispatch, "load", lambda *_: make.FakeModule(launches))
-    monkeypatch.setattr(plan, "current_stream", lambda _: None)
-    monkeypatch.setattr(plan, "current_device", lambda: 0)
+    monkeypatch.setattr(plan, "stream_query", lambda: lambda _: 0)
+    monkeypatch.setattr(plan, "device_query", lambda: None)
     return launches
 
 

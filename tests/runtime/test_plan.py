@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernwright.runtime import Device, LoadError, Misaligned, NotWarm, Plan, plan
+from kernwright.runtime import Device, LoadError, Misaligned, NotWarm, Plan, current, direct, plan
 from kernwright.runtime.table import Kernel
 
 GPU = Device("sm_90", 132, "NVIDIA H200", 0)
@@ -17,7 +17,8 @@ STREAM = 0x1234
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(plan, "current_stream", lambda _: STREAM)
-    monkeypatch.setattr(plan, "current_device", lambda: 0)
+    monkeypatch.setattr(plan, "stream_query", lambda: lambda _: STREAM)
+    monkeypatch.setattr(plan, "device_query", lambda: lambda: 0)
     return []
 
 
@@ -84,13 +85,13 @@ def test_two_calls_that_overlap_do_not_share_scratch(
     make: ModuleType, launches: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boundary = make_plan(make, launches, "boundary")
-    real, kept = plan.allocator("cpu"), []
+    real, kept = current.allocator("cpu"), []
 
     def keep(*made: Any) -> torch.Tensor:  # as another stream's allocation would
         kept.append(real(*made))
         return kept[-1]
 
-    monkeypatch.setattr(plan, "allocator", lambda _: keep)
+    monkeypatch.setattr(direct, "allocator", lambda _: keep)
     boundary(make.tensors())
     boundary(make.tensors())
     scratch = [launches[call][3][5] for call in (0, 3)]
@@ -102,7 +103,7 @@ def test_memory_comes_from_torch_with_or_without_its_short_way(monkeypatch: pyte
     for removed in (False, True):
         if removed:
             monkeypatch.delattr(torch._C._dynamo.guards, "_empty_strided_cpu")
-        made = plan.allocator("cpu")((3, 4), (4, 1), torch.bfloat16)
+        made = current.allocator("cpu")((3, 4), (4, 1), torch.bfloat16)
         assert (tuple(made.shape), made.stride(), made.dtype) == ((3, 4), (4, 1), torch.bfloat16)
 
 
@@ -132,7 +133,6 @@ def test_a_verifier_owns_every_buffer(
     boundary = make_plan(make, launches, "boundary")
     buffers = {b.name: torch.zeros(b.shape, dtype=torch.float16) for b in boundary.buffers}
     boundary._index = -1  # the CPU's, for the check of devices
-    monkeypatch.setattr(plan, "current_device", lambda: -1)
     boundary.run(buffers)
     assert launches[1][3] == [buffers[n].data_ptr() for n in ("y", "down_weight", "lora", "injection_out")]
     with pytest.raises(ValueError, match=r"buffer lora is missing; it is float16 of shape \(1, 32\)"):
@@ -166,37 +166,38 @@ def test_a_kernel_that_the_module_lacks(make: ModuleType, launches: list[Any]) -
 def test_another_current_device_is_switched_for_the_launch(
     make: ModuleType, launches: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    current = [1]
-    monkeypatch.setattr(plan, "current_device", lambda: current[0])
+    here = [1]
+    monkeypatch.setattr(plan, "device_query", lambda: lambda: here[0])
 
     class Guard:
         def __init__(self, index: int) -> None:
             self.index = index
 
         def __enter__(self) -> None:
-            self.before, current[0] = current[0], self.index
+            self.before, here[0] = here[0], self.index
 
         def __exit__(self, *_: object) -> None:
-            current[0] = self.before
+            here[0] = self.before
 
-    monkeypatch.setattr(plan, "device_guard", Guard)
+    monkeypatch.setattr(direct, "device_guard", Guard)
     seen = []
 
     class Watching:
         def launcher(self, _: Kernel) -> Any:
-            return lambda stream, *_: seen.append((current[0], stream))
+            return lambda stream, *_: seen.append((here[0], stream))
 
-    monkeypatch.setattr(plan, "current_stream", lambda index: 100 + index)
+    monkeypatch.setattr(plan, "stream_query", lambda: lambda index: 100 + index)
     signature = make_plan(make, launches, "combine").signature
     combine = Plan(make.candidate("control"), "sm_90", "combine", signature, GPU, Watching())
     combine(make.tensors(kind="combine")[:3])
     assert seen == [(0, 100)]
-    assert current == [1]
+    assert here == [1]
 
 
 def test_the_stream_is_torchs_current_one_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0x5000 + index, raising=False)
-    assert [plan.current_stream(index) for index in (0, 3)] == [0x5000, 0x5003]
+    for ask in (current.current_stream, current.stream_query()):
+        assert [ask(index) for index in (0, 3)] == [0x5000, 0x5003]
 
 
 def test_state_is_zeroed_once_for_each_stream(
@@ -218,14 +219,16 @@ def test_state_is_zeroed_once_for_each_stream(
         return made[-1]
 
     monkeypatch.setattr(torch, "zeros", zeros)
+    now = [0]
+    monkeypatch.setattr(plan, "current_stream", lambda _: now[0])
+    monkeypatch.setattr(plan, "stream_query", lambda: lambda _: now[0])
     combine = make_plan(make, launches, "combine", found)
-    for stream in (7, 7, 9):
-        monkeypatch.setattr(plan, "current_stream", lambda _, stream=stream: stream)
+    for now[0] in (7, 7, 9):
         combine(make.tensors(kind="combine")[:3])
     assert [tensor.nbytes for tensor in made] == [256, 256]
     addresses = [tensor.data_ptr() for tensor in made]
     assert [launch[3][4] for launch in launches] == [addresses[0], addresses[0], addresses[1]]
-    monkeypatch.setattr(plan, "current_stream", lambda _: 11)
+    now[0] = 11
     monkeypatch.setattr(plan, "capturing", lambda: True)
     with pytest.raises(NotWarm, match="candidate control keeps state for every stream, and has none yet"):
         combine(make.tensors(kind="combine")[:3])

@@ -70,8 +70,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
     monkeypatch.setattr(hyper_connection, "current", lambda _: H200)
     monkeypatch.setattr(dispatch, "load", lambda *_: recorder)
-    monkeypatch.setattr(plan, "current_stream", lambda _: 0)
-    monkeypatch.setattr(plan, "current_device", lambda: 0)
+    monkeypatch.setattr(plan, "stream_query", lambda: lambda _: 0)
+    monkeypatch.setattr(plan, "device_query", lambda: None)
     return recorder
 
 

@@ -1,6 +1,6 @@
 // all_reduce fp32-w7168-b4to29360128-tp8, candidate tagged_words (route tagged_words), sm_90
 // workload: dtype = float32, width = 7168, widths = 7168, payload_bytes = (4, 29360128), packet_bytes = 524288, world_size = 8
-// schedule: ctas = 64, threads = 128, word_bytes = 16, loads_in_flight = 8
+// schedule: ctas = 256, threads = 256, word_bytes = 16, loads_in_flight = 2
 // argument: pointers[8] channels
 // argument: pointers[8] inputs
 // argument: pointers[8] addends
@@ -12,13 +12,13 @@
 // symmetric: symmetric
 // staged: staged
 // sum2: sum2
-// symmetric(channels, outputs, numel, input_slot, rank_base, timeout_ns): grid [64, 1, 1], block [128, 1, 1], dynamic shared 0, resident
-// staged(channels, inputs, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [128, 1, 1], dynamic shared 0, resident
-// sum2(channels, inputs, addends, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [128, 1, 1], dynamic shared 0, resident
+// symmetric(channels, outputs, numel, input_slot, rank_base, timeout_ns): grid [256, 1, 1], block [256, 1, 1], dynamic shared 0, resident
+// staged(channels, inputs, outputs, numel, rank_base, timeout_ns): grid [256, 1, 1], block [256, 1, 1], dynamic shared 0, resident
+// sum2(channels, inputs, addends, outputs, numel, rank_base, timeout_ns): grid [256, 1, 1], block [256, 1, 1], dynamic shared 0, resident
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 3456f926167c90466963b9c6f4867aacd64587d127c83991940e137e004d638e
+// Identity (workload, candidate, target): 5890208ece51e442573739543c79f4d5451bc3d4325c39504664d56563be030f
 //
 // Every rank pushes what it contributes to all peers, each 4 bytes with the epoch beside them: a reader that
 // finds the epoch has the data. Kernels: symmetric takes what a producer has written to the channel; staged takes
@@ -102,7 +102,7 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 // ---- workload and schedule ----
 
 constexpr int WORLD_SIZE = 8;
-constexpr unsigned int CTAS = 64, THREADS = 128;  // of a rank, of a CTA
+constexpr unsigned int CTAS = 256, THREADS = 256;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
 constexpr unsigned int SUMS_AT_ONCE = 1;  // that a thread has on their way
 
@@ -267,7 +267,7 @@ __device__ __forceinline__ tagged_t tagged(word_t word, unsigned int epoch) { re
 __device__ __forceinline__ word_t untagged(tagged_t value) { return {value.x, value.z}; }
 // Both halves must be of this call: they may arrive one after the other.
 __device__ __forceinline__ bool complete(tagged_t value, unsigned int epoch) {
-  return value.y == epoch && value.w == epoch;
+  return (value.y == epoch) & (value.w == epoch);
 }
 __device__ __forceinline__ unsigned int late_tag(tagged_t value, unsigned int epoch) {
   return value.y == epoch ? value.w : value.y;
@@ -283,29 +283,46 @@ __device__ __forceinline__ void push(const Channels& channels, const Call& call,
 // What the peers push of the words from `begin` on that are a thread's next ones.
 struct Arrived { tagged_t of[SUMS_AT_ONCE][WORLD_SIZE]; };
 
+// Names the first peer whose word is missing.
+__device__ void report_missing(const Call& call, unsigned int begin, unsigned int words, const Arrived& arrived) {
+#pragma unroll
+  for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
+#pragma unroll
+    for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank)
+      if (rank != call.rank && begin + i * STRIDE < words && !complete(arrived.of[i][rank], call.epoch)) {
+        report(call, rank, PACKET_WAIT, late_tag(arrived.of[i][rank], call.epoch));
+        return;
+      }
+}
+
 // Waits until all of them are there. Looks at all that are missing at once: where one has come, the others mostly have.
 __device__ __forceinline__ bool wait_for(const Call& call, unsigned int begin, unsigned int words, Arrived& arrived) {
   const unsigned long long began = nanoseconds();
-  for (bool first = true;; first = false) {
+  bool missing[SUMS_AT_ONCE][WORLD_SIZE];
+#pragma unroll
+  for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
+#pragma unroll
+    for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank)
+      missing[i][rank] = (rank != call.rank) & (begin + i * STRIDE < words);
+  for (;;) {
 #pragma unroll
     for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
 #pragma unroll
       for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank)
-        if (rank != call.rank && begin + i * STRIDE < words && (first || !complete(arrived.of[i][rank], call.epoch)))
+        if (missing[i][rank])
           arrived.of[i][rank] = load_tagged_system(packet(call.own, call, rank) + begin + i * STRIDE);
     const unsigned long long now = nanoseconds();  // while the loads are on their way
-    unsigned int late = WORLD_SIZE, seen = 0;  // the first rank whose word is not there, and its tag
+    bool any = false;
 #pragma unroll
     for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
 #pragma unroll
-      for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank)
-        if (rank != call.rank && rank < late && begin + i * STRIDE < words && !complete(arrived.of[i][rank], call.epoch)) {
-          late = rank;
-          seen = late_tag(arrived.of[i][rank], call.epoch);
-        }
-    if (late == WORLD_SIZE) return true;
+      for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank) {
+        missing[i][rank] = missing[i][rank] & !complete(arrived.of[i][rank], call.epoch);
+        any |= missing[i][rank];
+      }
+    if (!any) return true;
     if (now - began > call.timeout_ns) {
-      report(call, late, PACKET_WAIT, seen);
+      report_missing(call, begin, words, arrived);
       return false;
     }
   }

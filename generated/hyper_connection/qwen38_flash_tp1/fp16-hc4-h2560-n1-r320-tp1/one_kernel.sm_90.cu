@@ -1,8 +1,8 @@
 // hyper_connection fp16-hc4-h2560-n1-r320-tp1, candidate one_kernel (route one_kernel), sm_90
 // workload: dtype = float16, branches = 4, hidden = 2560, low_rank = 320, tokens = 1, world_size = 1, eps = 1e-06, norm_weight = per_branch
 // trees (segments, lanes, chunk): norm [1, 320, 8], down [4, 320, 8], up [1, 32, 2]
-// schedule: pace_cycles = 400, hurried = down, evict_first = true, seeded = true, ctas = 132, threads = None, exchange_bytes = 16, polls = first_lane, down = defaults, up = defaults
-// state: exchange [1300] int64
+// schedule: pace_cycles = 520, hurried = down, order = weights_first, evict_first = true, seeded = true, ctas = 132, threads = None, exchange_bytes = 16, polls = first_lane, look_after_cycles = 0, down = defaults, up = defaults
+// state: exchange [1312] int64
 // state: generations [132] int32
 // state: record [8] int32
 // argument: uint64 timeout_ns
@@ -17,7 +17,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from qwen38_flash_tp1.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): cc93bcb31b495fa9d20c90989189dbd7d49d2e54de0dbc0be9661f476fe4d799
+// Identity (workload, candidate, target): 142ff1056aaac1a9da27ee2f593e2f450d87006f58d50c273ecdcc48dd99d943
 //
 // A boundary in one launch. A CTA sums some rows of down over one branch, all CTAs exchange these sums, and each then
 // mixes some hidden coordinates. The weights come to shared memory while the kernel before this one still runs.
@@ -412,13 +412,13 @@ __device__ __forceinline__ storage_t low_rank_of(float total) {
 
 // ---- the weights' way into shared memory ----
 
-// One lane issues the copies, 400 cycles apart: all at once, they would stand in front of what the kernel
+// One lane issues the copies, 520 cycles apart: all at once, they would stand in front of what the kernel
 // before this one is waiting for.
 extern __shared__ __align__(128) unsigned char staged[];
 
 __device__ __forceinline__ void keep_pace(long long& last, bool paced, const unsigned int* released) {
   // Once the grid in front has ended, this one waits for its weights: they hurry.
-  while (clock64() - last < 400 && (paced || load_relaxed_block(released) == 0)) {
+  while (clock64() - last < 520 && (paced || load_relaxed_block(released) == 0)) {
   }
   last = clock64();
 }
@@ -740,11 +740,17 @@ __device__ __forceinline__ Call begin(const Exchange& exchange, unsigned long lo
   return {following(last), load_relaxed_device(exchange.record) == 0 ? ticks_of(timeout_ns) : 0};
 }
 
-__device__ __forceinline__ unsigned long long* row_words(const Exchange& exchange, int row) {
-  return exchange.words + row * BRANCHES;
-}
 // The scales stand behind the rows, like one row more.
 constexpr int SCALES = ALL_ROWS;
+// What a warp's lanes load at once lies side by side: planes of the words of WORDS_PER_LOAD branches, each begun on a
+// cache line of its own. With all words of a row together, every load would fetch twice the sectors that it needs.
+constexpr int PLANE = (ALL_ROWS + 1 + 7) / 8 * 8;
+__device__ __forceinline__ unsigned long long* words_of(const Exchange& exchange, int row, int load) {
+  return exchange.words + row * WORDS_PER_LOAD + load * (PLANE * WORDS_PER_LOAD);
+}
+__device__ __forceinline__ unsigned long long* word_of(const Exchange& exchange, int row, int branch) {
+  return words_of(exchange, row, branch / WORDS_PER_LOAD) + branch % WORDS_PER_LOAD;
+}
 
 // What the CTAs of all branches have of a row; NaN where one doesn't come in time.
 struct Partials { float of[BRANCHES]; };
@@ -754,7 +760,7 @@ struct Arrived { Tagged words[LOADS]; };
 __device__ __forceinline__ Arrived load_row(const Exchange& exchange, int row) {
   Arrived arrived;
 #pragma unroll
-  for (int i = 0; i < LOADS; ++i) arrived.words[i] = load_words(row_words(exchange, row) + i * WORDS_PER_LOAD);
+  for (int i = 0; i < LOADS; ++i) arrived.words[i] = load_words(words_of(exchange, row, i));
   return arrived;
 }
 __device__ __forceinline__ bool all_complete(const Arrived& arrived, unsigned int generation) {
@@ -762,6 +768,13 @@ __device__ __forceinline__ bool all_complete(const Arrived& arrived, unsigned in
 #pragma unroll
   for (int i = 0; i < LOADS; ++i) all = complete(arrived.words[i], generation) && all;
   return all;
+}
+
+__device__ __forceinline__ Partials partials_of(const Arrived& arrived) {
+  Partials partials;
+#pragma unroll
+  for (int i = 0; i < BRANCHES; ++i) partials.of[i] = payload(arrived.words[i / WORDS_PER_LOAD], i % WORDS_PER_LOAD);
+  return partials;
 }
 
 // Writes the error record; the first failure counts.
@@ -793,19 +806,14 @@ __device__ __forceinline__ Partials await(const Exchange& exchange, const Call& 
       }
     } while (!all_complete(arrived, call.generation));
   }
-  Partials partials;
-#pragma unroll
-  for (int i = 0; i < BRANCHES; ++i) partials.of[i] = payload(arrived.words[i / WORDS_PER_LOAD], i % WORDS_PER_LOAD);
-  return partials;
+  return partials_of(arrived);
 }
-// One lane waits for its row; the others look when it has come, and wait for what is then still missing: fewer loads
-// stand in each other's way.
-__device__ __forceinline__ Partials await_in_turn(const Exchange& exchange, const Call& call, int row, int lane) {
-  Partials partials;
-  if (lane == 0) partials = await(exchange, call, row);
+// One lane waits for its row before all look, and wait for what is then still missing: fewer loads stand in each
+// other's way.
+__device__ __forceinline__ Partials await_in_turn(const Exchange& exchange, const Call& call, int row, bool first) {
+  if (first) await(exchange, call, row);
   __syncwarp();
-  if (lane != 0) partials = await(exchange, call, row);
-  return partials;
+  return await(exchange, call, row);
 }
 
 // ---- the kernels ----
@@ -888,10 +896,10 @@ hyper_connection_boundary_one_kernel(const storage_t* residual, const storage_t*
 
     meet_at(SUMMED, down::COMPUTERS + 32);
     for (int row = lane; row < down::rows_of<ALL_ROWS>(first_row); row += 32)
-      store_tagged_device(row_words(exchange, first_row + row) + branch,
+      store_tagged_device(word_of(exchange, first_row + row, branch),
                           tagged(ordered_sum<down::GROUPS>(shared.down.partial[row]), call.generation));
     if (place == 0 && lane == 0)
-      store_tagged_device(row_words(exchange, SCALES) + branch, tagged(shared.scale, call.generation));
+      store_tagged_device(word_of(exchange, SCALES, branch), tagged(shared.scale, call.generation));
     if (lane == 0) generations[blockIdx.x] = call.generation;
 
     if (mixes) {
@@ -940,7 +948,7 @@ hyper_connection_boundary_one_kernel(const storage_t* residual, const storage_t*
   up::take(columns, column, lane, &shared.sink);
   if (const int row = threadIdx.x; true)
 
-    shared.lora[row] = to_float(low_rank_of(sum_of(await_in_turn(exchange, shared.call, row, lane).of)));
+    shared.lora[row] = to_float(low_rank_of(sum_of(await_in_turn(exchange, shared.call, row, lane == 0).of)));
   meet_at(MIXABLE, down::COMPUTERS + 32);
   const up::Input input = up::input_of(shared.lora, lane);
   {
@@ -1014,10 +1022,10 @@ hyper_connection_first_one_kernel(const storage_t* residual,
 
     meet_at(SUMMED, down::COMPUTERS + 32);
     for (int row = lane; row < down::rows_of<ALL_ROWS>(first_row); row += 32)
-      store_tagged_device(row_words(exchange, first_row + row) + branch,
+      store_tagged_device(word_of(exchange, first_row + row, branch),
                           tagged(ordered_sum<down::GROUPS>(shared.down.partial[row]), call.generation));
     if (place == 0 && lane == 0)
-      store_tagged_device(row_words(exchange, SCALES) + branch, tagged(shared.scale, call.generation));
+      store_tagged_device(word_of(exchange, SCALES, branch), tagged(shared.scale, call.generation));
     if (lane == 0) generations[blockIdx.x] = call.generation;
 
     if (mixes) {
@@ -1059,7 +1067,7 @@ hyper_connection_first_one_kernel(const storage_t* residual,
   up::take(columns, column, lane, &shared.sink);
   if (const int row = threadIdx.x; true)
 
-    shared.lora[row] = to_float(low_rank_of(sum_of(await_in_turn(exchange, shared.call, row, lane).of)));
+    shared.lora[row] = to_float(low_rank_of(sum_of(await_in_turn(exchange, shared.call, row, lane == 0).of)));
   meet_at(MIXABLE, down::COMPUTERS + 32);
   const up::Input input = up::input_of(shared.lora, lane);
   {
@@ -1135,10 +1143,10 @@ hyper_connection_final_one_kernel(const storage_t* residual, const storage_t* bl
 
     meet_at(SUMMED, down::COMPUTERS + 32);
     for (int row = lane; row < down::rows_of<LOW_RANK>(first_row); row += 32)
-      store_tagged_device(row_words(exchange, first_row + row) + branch,
+      store_tagged_device(word_of(exchange, first_row + row, branch),
                           tagged(ordered_sum<down::GROUPS>(shared.down.partial[row]), call.generation));
     if (place == 0 && lane == 0)
-      store_tagged_device(row_words(exchange, SCALES) + branch, tagged(shared.scale, call.generation));
+      store_tagged_device(word_of(exchange, SCALES, branch), tagged(shared.scale, call.generation));
     if (lane == 0) generations[blockIdx.x] = call.generation;
 
     if (mixes) {
@@ -1183,7 +1191,7 @@ hyper_connection_final_one_kernel(const storage_t* residual, const storage_t* bl
   up::take(columns, column, lane, &shared.sink);
   if (const int row = threadIdx.x; true)
 
-    shared.lora[row] = to_float(low_rank_of(sum_of(await_in_turn(exchange, shared.call, row, lane).of)));
+    shared.lora[row] = to_float(low_rank_of(sum_of(await_in_turn(exchange, shared.call, row, lane == 0).of)));
   meet_at(MIXABLE, down::COMPUTERS + 32);
   const up::Input input = up::input_of(shared.lora, lane);
   {

@@ -1,0 +1,126 @@
+"""The shortest way of a call: from tensors to the driver in one function, with what never changes bound to it.
+
+A call of a small kernel costs the host more than the kernel costs the GPU, so nothing is looked up, and no list is
+made, that isn't needed by this very plan: addresses go from the tensors straight into the frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from . import fork
+from .current import Allocate, allocator, device_guard
+from .launch import Sequenced, launch_again
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Serve(Protocol):
+    """Computes the signature's outputs from its inputs, into fresh tensors unless outputs are given."""
+
+    def __call__(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None, /
+    ) -> Sequence[torch.Tensor]: ...
+
+
+Made = tuple[tuple[int, ...], tuple[int, ...], Any]
+"""Shape, strides and dtype of a tensor that a call allocates."""
+
+
+def direct(
+    sequence: Sequenced,
+    *,
+    index: int,
+    current: Callable[[], int] | None,
+    stream_of: Callable[[int], int],
+    given: int,
+    alignment: int,
+    misaligned: Callable[[Sequence[int]], NoReturn],
+    made: Sequence[Made],
+    scratch: Made | None,
+    scratch_offsets: Sequence[int],
+    check: Callable[[], None] | None,
+    follow: Callable[[int], None] | None,
+    state_of: Callable[[int], int] | None,
+    state_offsets: Sequence[int],
+) -> Serve:
+    """Bind a call; None stands for a step that the plan doesn't have.
+
+    Args:
+        sequence: the launches; its values are inputs, outputs, parts of scratch and parts of state.
+        index: ordinal of the device.
+        current: gives the ordinal of the current device; None where it is always `index`.
+        stream_of: gives the current stream of a device.
+        given: how many tensors are inputs or outputs.
+        alignment: bytes, a power of two up to 256, that their addresses are multiples of.
+        misaligned: raises what has to be raised for addresses that aren't.
+        made: the outputs.
+        scratch: one block for all of it.
+        scratch_offsets: where its parts begin, bytes.
+        check: called first.
+        follow: called with the stream, before the launches.
+        state_of: gives the address of a stream's state.
+        state_offsets: where its parts begin, bytes.
+    """
+    frames = sequence.frames
+    aligned = bytes(range(0, 256, alignment))
+    left = bytes.translate
+    empty: Allocate | None = None
+
+    def serve(
+        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None, /
+    ) -> Sequence[torch.Tensor]:
+        nonlocal empty
+        if fork.happened:
+            fork.refuse()
+        if current is not None and current() != index:
+            with device_guard(index):
+                return serve(inputs, outputs)
+        if check is not None:
+            check()
+        if empty is None:
+            empty = allocator((*inputs, *(outputs or ()))[0].device.type)
+        if outputs is None:
+            outputs = [empty(*one) for one in made]
+        try:
+            frame = frames.pop()
+        except IndexError:  # other threads are calling
+            frame = sequence.frame()
+        values, place = frame.values, 0
+        for tensor in inputs:
+            values[place] = tensor.data_ptr()
+            place += 1
+        for tensor in outputs:
+            values[place] = tensor.data_ptr()
+            place += 1
+        if place != given:
+            raise ValueError(f"{place} tensors were given, and this plan takes {given}, inputs and outputs")
+        if left(frame.low_bytes.tobytes(), None, aligned):
+            found = values[:given]
+            frames.append(frame)
+            misaligned(found)
+        if scratch is not None:
+            block = empty(*scratch)
+            base = block.data_ptr()
+            for offset in scratch_offsets:
+                values[place] = base + offset
+                place += 1
+        stream = stream_of(index)
+        if follow is not None:
+            follow(stream)
+        if state_of is not None:
+            base = state_of(stream)
+            for offset in state_offsets:
+                values[place] = base + offset
+                place += 1
+        try:
+            for launcher, parameters in frame.launches:
+                launcher(stream, parameters, 0)
+        except Exception as error:
+            launch_again(frame, stream, error)
+        frames.append(frame)
+        return outputs
+
+    return serve

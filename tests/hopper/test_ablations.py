@@ -1,0 +1,44 @@
+"""The texts with a stage left out: every edit fits the generated text, and what comes of it compiles."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import pytest
+from kernwright.compiler import compile_source
+from kernwright.emulator import check
+
+from .conftest import HERE, generated
+
+SPEC = importlib.util.spec_from_file_location("_ablations", HERE.parents[1] / "benchmarks" / "_ablations.py")
+assert SPEC is not None
+assert SPEC.loader is not None
+ablations = importlib.util.module_from_spec(SPEC)
+sys.modules["_ablations"] = ablations
+SPEC.loader.exec_module(ablations)
+
+
+def text():
+    entries = generated("qwen38_flash_tp1")["float16"].candidates
+    return next(c for c in entries if c.candidate.name == "one_kernel").sources[-1].text
+
+
+@pytest.mark.parametrize("name", [*ablations.STAGES, *ablations.OTHERS])
+def test_an_edit_fits_and_compiles(name):
+    edits = {**ablations.STAGES, **ablations.OTHERS}[name]
+    artifact = compile_source(ablations.edited(text(), edits), file_name="ablation.cu", arch="sm_90")
+    assert all(kernel.spill_bytes == 0 for kernel in artifact.kernels.values())
+
+
+def test_an_edit_that_does_not_fit_is_an_error():
+    with pytest.raises(ablations.NoMatch, match="is 0 times in the text, not 1: adapt the edit"):
+        ablations.edited(text(), [ablations.Edit("what isn't there", "")])
+
+
+def test_the_other_layout_of_the_exchange_is_right(chain):
+    edits = tuple((edit.old, edit.new) for edit in ablations.OTHERS["a row's words side by side"])
+    made = chain("one", spec="tiny", edits=edits).start()
+    made.add("boundary", 1)
+    made.add("final", 2)
+    assert not check(made.launches, made.expected).problems

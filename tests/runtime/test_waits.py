@@ -1,0 +1,111 @@
+"""CTAs that gave up waiting: the record becomes a sentence, once a call, a check, or nobody after reset, finds it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from kernwright.runtime import Device, Plan, plan, waits
+from kernwright.runtime.errors import CtasApart
+from kernwright.runtime.waits import WaitRecord
+
+GPU = Device("sm_90", 132, "NVIDIA H200", 0)
+FAILED = [3, 17, 315, 2, 9, 8, 0, 0]
+SENTENCE = (
+    "candidate control gave up: its CTA 17 waited in vain for row 315 of branch 2 of call 9, and last saw that of "
+    "call 8; 2 more waits failed."
+)
+
+
+def state_with(words: list[int]) -> torch.Tensor:
+    state = torch.zeros(96, dtype=torch.uint8)
+    state[32:64] = torch.tensor(words, dtype=torch.int32).view(torch.uint8)
+    return state
+
+
+def test_a_failure_is_a_sentence_with_a_remedy() -> None:
+    with pytest.raises(CtasApart) as caught:
+        WaitRecord(state_with(FAILED), 32, "control").check()
+    assert str(caught.value).startswith(SENTENCE)
+    assert str(caught.value).endswith("then call reset() of the plan")
+
+
+def test_generations_are_unsigned() -> None:
+    with pytest.raises(CtasApart, match="of call 4294967295, and last saw that of call 2147483648"):
+        WaitRecord(state_with([1, 0, 0, 0, -1, -(2**31), 0, 0]), 32, "control").check()
+
+
+@pytest.mark.parametrize("words", [[0] * 8, [1, 17, 315, 2, 0, 0, 0, 0]])
+def test_no_failure_and_one_that_is_still_being_written(words: list[int]) -> None:
+    WaitRecord(state_with(words), 32, "control").check()
+
+
+def test_a_call_looks_at_most_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(waits.time, "monotonic", lambda: now[0])
+    state = state_with([0] * 8)
+    record = WaitRecord(state, 32, "control")
+    state.copy_(state_with(FAILED))
+    record.look_sometimes()
+    now[0] += waits.LOOK_SECONDS / 2
+    record.look_sometimes()
+    now[0] += waits.LOOK_SECONDS
+    with pytest.raises(CtasApart):
+        record.look_sometimes()
+
+
+def test_a_plan_looks_checks_and_resets(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its call raises for a call before it on the same stream; while a capture lasts nothing is looked at."""
+    launches: list[Any] = []
+    made: list[torch.Tensor] = []
+    zeros = torch.zeros
+
+    def on_cpu(*args: Any, device: str, **kwargs: Any) -> torch.Tensor:
+        made.append(zeros(*args, **kwargs))
+        return made[-1]
+
+    for name, value in (("current_stream", lambda _: 7), ("current_device", lambda: 0)):
+        monkeypatch.setattr(plan, name, value)
+    monkeypatch.setattr(torch, "zeros", on_cpu)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    monkeypatch.setattr(waits, "LOOK_SECONDS", -1.0)
+    found = make.candidate("control")
+    kernel = replace(
+        found.kernels["combine"], args=("residual", "block", "injection", "x", "words", "record")
+    )
+    found = replace(
+        found,
+        kernels={**found.kernels, "combine": kernel},
+        state={"words": ((4,), "int64"), "record": ((8,), "int32")},
+    )
+    work = make.workload(found)
+    request = (
+        make.dispatch_of(work)
+        ._operator("hyper_connection")
+        .request_for({**work.fields, "tokens": 1}, "combine")
+    )
+    combine = Plan(found, "sm_90", "combine", request.signature, GPU, make.FakeModule(launches))
+    inputs = make.tensors(kind="combine")[:3]
+    combine.check()
+    combine.reset()
+    for _ in range(2):
+        combine(inputs)
+    (state,) = made
+    state[256:288] = torch.tensor(FAILED, dtype=torch.int32).view(torch.uint8)
+    state[0] = 1
+    monkeypatch.setattr(plan, "capturing", lambda: True)
+    combine(inputs)
+    monkeypatch.setattr(plan, "capturing", lambda: False)
+    with pytest.raises(CtasApart, match="CTA 17"):
+        combine(inputs)
+    with pytest.raises(CtasApart, match="CTA 17"):
+        combine.check()
+    assert len(launches) == 3
+    combine.reset()
+    assert not state.any()
+    combine(inputs)
+    combine.check()
+    assert len(launches) == 4
