@@ -105,7 +105,7 @@ def test_every_build_that_this_device_can_run_has_the_same_bits(dispatch: Any, h
     expected = dispatch.hyper_connection(*inputs, policy="reference")
     for candidate in work.candidates:
         for arch in candidate.builds:
-            if int(arch[3:].rstrip("a")) > int(str(here.arch)[3:]):
+            if candidate.contract != "exact" or int(arch[3:].rstrip("a")) > int(str(here.arch)[3:]):
                 continue
             plan = dispatch.DISPATCH.plan_for(work.label, candidate.name, arch, "boundary", here)
             assert same_bits(plan(inputs), expected), (candidate.name, arch)
