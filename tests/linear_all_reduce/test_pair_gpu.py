@@ -129,18 +129,21 @@ def test_calls_that_follow_each_other(pair, weights, name):
 def _warm(streams, weights, name):
     """While a rank waits on the device nothing may wait for the device: neither loading code nor allocating.
 
-    So every GEMM is done once before, each of our kernels is looked at (which loads it), and the allocator gets
+    So the GEMM of every slice is done once before, each of our kernels is looked at (which loads it), and the allocator gets
     memory for each stream.
     """
     import torch
     from cupy_backends.cuda.api import driver
-    from kernwright.runtime.linear.gemm import leaving_free
+    from kernwright.runtime.linear.gemm import TorchGemm, leaving_free
+    from kernwright.runtime.linear.rows import Schedule
 
     device = current(torch.device("cuda"))
+    schedules = []
     for work in TABLE.workloads:
         for candidate in work.candidates:
             if work.spec != SPEC or work.fields["k"] != K or candidate.name != name:
                 continue
+            schedules.append(Schedule.of(candidate.route, candidate.options))
             for arch, build in candidate.builds.items():
                 module = load(TABLE.root, build, arch, device)
                 for kernel in candidate.kernels.values():
@@ -150,12 +153,13 @@ def _warm(streams, weights, name):
         with torch.cuda.stream(stream):
             reserve = torch.empty(2**30, dtype=torch.uint8, device="cuda")
             del reserve
-            for free in (0, 4, 8, 16):
-                for m in (2048, 2500, 4096, 4099):
-                    x = torch.zeros((m, K), dtype=torch.bfloat16, device="cuda")
-                    for part in (1, 2, 3, 4, 12):
-                        with leaving_free(free):
-                            torch.mm(x[: m // part], weights[0].t())
+            for m in (2048, 2500, 4096, 4099):
+                x = torch.zeros((m, K), dtype=torch.bfloat16, device="cuda")
+                out = torch.empty((m, WIDTH), dtype=torch.bfloat16, device="cuda")
+                for schedule in schedules:
+                    for part in schedule.slices(m, 2 * WIDTH):
+                        with leaving_free(schedule.free_sms):
+                            TorchGemm(x, weights[0], None)(part.begin, part.end, out[part.begin : part.end])
     torch.cuda.synchronize()
 
 

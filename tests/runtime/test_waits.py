@@ -67,7 +67,7 @@ def test_a_plan_looks_checks_and_resets(make: ModuleType, monkeypatch: pytest.Mo
         made.append(zeros(*args, **kwargs))
         return made[-1]
 
-    for name, value in (("current_stream", lambda _: 7), ("current_device", lambda: 0)):
+    for name, value in (("stream_query", lambda: lambda _: 7), ("device_query", lambda: None)):
         monkeypatch.setattr(plan, name, value)
     monkeypatch.setattr(torch, "zeros", on_cpu)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
