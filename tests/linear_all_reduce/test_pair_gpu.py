@@ -129,8 +129,8 @@ def test_calls_that_follow_each_other(pair, weights, name):
 def _warm(streams, weights, name):
     """While a rank waits on the device nothing may wait for the device: neither loading code nor allocating.
 
-    So the GEMM of every slice is done once before, each of our kernels is looked at (which loads it), and the allocator gets
-    memory for each stream.
+    So the GEMM of every slice is done once before, each of our kernels is looked at (which loads it), and the
+    allocator gets memory for each stream.
     """
     import torch
     from cupy_backends.cuda.api import driver
