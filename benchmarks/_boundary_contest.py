@@ -17,6 +17,7 @@ from kernwright.evidence.places import Place
 from kernwright.evidence.timing import Pace, flat
 from kernwright.runtime.dispatch import Dispatch
 from kernwright.runtime.plan import Plan
+from kernwright.runtime.reference import hyper_connection
 from kernwright.specs import find_workspace
 
 LIBRARY = "qwen38_flash_tp1"
@@ -53,9 +54,9 @@ class Boundaries:
             return contest.call(candidate)
         kernels = {kernel: replace(made, programmatic=False) for kernel, made in candidate.kernels.items()}
         work = replace(contest.workload, candidates=(contest.control, replace(candidate, kernels=kernels)))
-        return Dispatch(replace(table, workloads=(work,))).plan_for(
-            work.name, name, contest.arch(candidate), contest.chain.kind, contest.here
-        )
+        alone = Dispatch(replace(table, workloads=(work,)))
+        hyper_connection.Op(alone)
+        return alone.plan_for(work.name, name, contest.arch(candidate), contest.chain.kind, contest.here)
 
 
 def boundaries(spec: str, watch: Monitor, groups: int, replays: int) -> Boundaries:

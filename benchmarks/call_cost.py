@@ -78,12 +78,16 @@ def ours(device: str) -> dict[str, Callable[[], object]]:
     """Our ways to call a boundary."""
     arguments = tensors(device)
     op, operator = dispatch.hyper_connection, dispatch.torch_ops().hyper_connection_boundary.default
-    boundary = op.plan(*arguments)
+    boundary, dispatched = op.plan(*arguments, policy="control"), op.plan(*arguments)
+    launched = 0 if dispatched.plan is None else len(dispatched.plan.candidate.steps["boundary"])
     combining = (*arguments[:3], None, None, None)
     combine = op.plan(*combining, kind="combine")
     out, x = boundary(*arguments), combine(*combining)
     assert boundary.plan is not None, "torch serves the boundary here: see dispatch.explain(...)"
-    return {
+    found: dict[str, Callable[[], object]] = {}
+    if device == "cuda":  # a candidate that keeps state makes it on a GPU
+        found[f"as dispatched, {launched} kernels, out="] = lambda: dispatched(*arguments, out=out)
+    return found | {
         "plan, 3 kernels": lambda: boundary(*arguments),
         "plan, 3 kernels, out=": lambda: boundary(*arguments, out=out),
         "plan, 1 kernel": lambda: combine(*combining),
@@ -112,7 +116,27 @@ def launchers() -> dict[str, Callable[[], object]]:
     for name, programmatic in (("launchKernel x 3", False), ("cuLaunchKernelEx x 3", True)):
         sequence = Sequenced(module, [replace(kernel, programmatic=programmatic)] * 3, kernel.args)
         found[name] = lambda sequence=sequence: sequence(pointers, stream)
-    return found
+    return found | same_kernel_by_cupy(kernel, chosen.build.source, [named[name] for name in kernel.args])
+
+
+def same_kernel_by_cupy(
+    kernel: Kernel, source: str, given: list[torch.Tensor]
+) -> dict[str, Callable[[], object]]:
+    """Our kernel of one launch by CuPy's RawKernel: with CuPy arrays made once, and as a user of torch must call it."""
+    import cupy
+    from kernwright.compiler.nvrtc import FLAGS
+
+    text = (dispatch.TABLE.root / source).read_text(encoding="utf-8")
+    options = tuple(flag for flag in FLAGS if "ptxas" not in flag)
+    raw = cupy.RawModule(code=text, options=options).get_function(kernel.symbol)
+    use_torchs_stream()
+    arrays = tuple(cupy.from_dlpack(tensor) for tensor in given)
+    keep.append(arrays)
+    grid, block = kernel.grid, kernel.block
+    return {
+        "CuPy RawKernel, the same kernel": lambda: raw(grid, block, arrays),
+        "the same, of torch tensors": lambda: raw(grid, block, tuple([t.data_ptr() for t in given])),
+    }
 
 
 def others(device: str) -> dict[str, Callable[[], object]]:
@@ -143,10 +167,17 @@ def cupy_launch(x: torch.Tensor) -> dict[str, Callable[[], object]]:
 
     kernel = cupy.RawKernel(ADD, "add_one")
     array = cupy.from_dlpack(x)
+    use_torchs_stream()
+    return {"CuPy RawKernel, one argument": lambda: kernel((1,), (128,), (array,))}
+
+
+def use_torchs_stream() -> None:
+    """CuPy launches on torch's current stream from now on."""
+    import cupy
+
     stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
     stream.use()
     keep.append(stream)
-    return {"CuPy RawKernel, 1 kernel": lambda: kernel((1,), (128,), (array,))}
 
 
 def triton_launch(x: torch.Tensor) -> dict[str, Callable[[], object]]:

@@ -26,8 +26,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/one_stage.sm_80.cu', 'a04841af620b7d80de7062dfed232cb5873105f76bc01b98e0a9458aa15cf72f'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/one_stage.sm_90.cu', 'ebe9d9d69d74650f0834c79652f531cb16b3d98f99cd7af15e922756c5d11b1a'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/one_stage.sm_80.cu', 'aaa879b89223fff86eb408691f70009c4509a9fa60f9945058aeafa066978d12'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/one_stage.sm_90.cu', '623e02ad06a5dc6a52cfaafd133b4537e989b37efa7f3f6760af1f4060dcc2b8'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -95,13 +95,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/two_stage.sm_80.cu', '6abdd70ef3d8589948d262456db123ac62a04695236be9bddab864d3e3a5dee6'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/two_stage.sm_90.cu', '47eea3437ac32480c1ad4bdd3b9345a0adfacadd9e9c539b5279099462154615'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/two_stage.sm_80.cu', 'f779bd7b3211f2f2575f0c0aafd0f11226447521b2f6d34447cdb1e856444651'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/two_stage.sm_90.cu', '2047352bfc786bb1920debe0b79ba68e80470ac78d8d7ce90b1017a90292a9c7'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -132,8 +132,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/one_stage.sm_80.cu', '2763625eb7667bde820089a3a1f564219496a3ad91e96e718dcd92420432523b'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/one_stage.sm_90.cu', '1491f4047ef760a0843fbc525a67e9c5858d3b177207d0a0fb5e09a8e3ea8b9e'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/one_stage.sm_80.cu', '01e1e875125dd726fd90d8ab0cdbeaf85932833c923e658072940d5c5820ac76'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/one_stage.sm_90.cu', 'b704382f2a4d833e7b50f7a38de7f910ff696d857d5273f12a1b7ba231937bc2'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -201,13 +201,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/two_stage.sm_80.cu', 'b51f93c84f68c0307e93d3996dcefa996f5af1d28435559fea27f7d0c25303f3'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/two_stage.sm_90.cu', '9aa532b29a6416f1429f23ed11399c64ddbbf602f744c7474b33ce36a5371119'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/two_stage.sm_80.cu', '918b06ad7d4da0a306e233cc31bd2dbba337734f283b5c9c3d927961b7c64f73'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/two_stage.sm_90.cu', 'c5a942eeb4d52dd08bb7b82e041b14b9f882c53e582cd95d7e970363edd1efa0'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -239,8 +239,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/one_stage.sm_80.cu', '6f2d31a46ebc67ace0b8a66810074307a62744ed5f5024af5aa1cbb551bfb631'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/one_stage.sm_90.cu', 'f63e258c42a984322ad9699a68b3871b6662a8e62069f1b89f46f61679f31008'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/one_stage.sm_80.cu', 'ceee9a144112933c18f5351bb264db053ec2dbeca4eeafe0ef6eceb3450f54ee'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/one_stage.sm_90.cu', 'f4f2772e0a9e27ad509f8010b3760819d043024752bdf7aa22447f6e749abd9a'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -308,13 +308,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '7ec8f9b1ac2e94659e596144d1bf30e4659aa28c028aaf3d5d6dda9b8a211fc3'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/two_stage.sm_90.cu', 'b99ddf59265c73b088ce0e589aaef1d9d455297889f277500f9a150298b5a78f'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/two_stage.sm_80.cu', 'bb655602afc15d36f7afa23828585ff69ab9033c680c43da71a6fbfb5ab7bd7e'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/two_stage.sm_90.cu', 'aa7856ce6cac8e42d7f5f721c15d86248c7ab1c41cfa12cd52b716c019f17e67'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -346,8 +346,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/one_stage.sm_80.cu', '9c090880bf9770bab800df6f9a5b4f1979f049b7f90f30b239698e557e0a2d08'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/one_stage.sm_90.cu', 'cffef36b8315e2722e3c0d0586045e86d63201cacb32871656c90e8a29dffa4f'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/one_stage.sm_80.cu', 'ad073970cb23719295848e4f2d067710399203246dc25a3106c0e280ea5f61ac'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/one_stage.sm_90.cu', '51563b3b29a5f562248bbfcdb9708165d834d265f17bed69440f3770ddf5c82e'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -415,13 +415,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/two_stage.sm_80.cu', '99b8c2d187567ac8d50c4d1fa53676949632564f2614e156c7e656a15d4525b9'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/two_stage.sm_90.cu', 'aec7479d87346deac3f2176b9aae784e2991769790fafbc48a2350c55164e33a'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/two_stage.sm_80.cu', 'e1f0376f5fc079ed21a734c81c17b4a1cceb677ee9ad351ab10d7b42a3681f75'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/two_stage.sm_90.cu', 'eed00a3bfb452f6a7eb5b8345edbad4bdd1d1d76ae9b2b1329ccacf9b908a22d'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -452,8 +452,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/one_stage.sm_80.cu', 'd822c4797d4bce5eedaa98e71533c7f6b36916657621b643256bc8095eb9d6d8'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/one_stage.sm_90.cu', 'abf8deeb6144836e75afe3a6da9e85bbcbf1fb2e3b0fca4c1088be7bae48db19'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/one_stage.sm_80.cu', '1ffc53b543f750d889420241bd95c748b2187b2ea86944778cae7e901f9348a7'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/one_stage.sm_90.cu', '7e53d562a7e27d0779b6eae73b106f552f8fab4066b9266b26e3ee2c72df77fe'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -521,13 +521,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/two_stage.sm_80.cu', '9ee340d926461bb5d942f3bad953386627f56f6e9d50814fb348a1a63c7cc420'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/two_stage.sm_90.cu', '794899d6b1b3703fd23e38d1325dd8e2a3df0b24ef8d23f685de5b055e9e7109'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/two_stage.sm_80.cu', '2fbd8596c04d688f74daad19972d3a58b0020a26618012de65d7e37bff525d2c'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/two_stage.sm_90.cu', '345586794ea0d101f85e2ef308c8f41e64ecdad4751cd525ab1fded2effed531'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -559,8 +559,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/one_stage.sm_80.cu', '2ac337fafe27379084e7b1f08a3bdbb4b201799f8230fe06cf07073aee36b4bf'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/one_stage.sm_90.cu', '49f6d1bfccb40d4a6a8ba36e4add45e274f773ded7779cc42fc98a7118ef9f0d'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/one_stage.sm_80.cu', 'f389fae2333a1c419afe50fd1d9582824816fb6ff9e980fce666d90b8129f87c'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/one_stage.sm_90.cu', '4aa73ffdf20573e4a369903c19935d0cd98507a62ce70b7712517c9c64aa0e64'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -628,13 +628,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '1f89b2f2f39b59581b38ec94e382c6df70e0857557956ec129ca3143c3693249'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/two_stage.sm_90.cu', '2ef873a0f640e4c752b65ddc3af1d30e1bcfe16fa1d56228c4bbc859f6c59ff2'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '53d28393a2aa70556a2b47a635474a19fa4a3d7314d653d6e5d07e9b436dc2be'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/two_stage.sm_90.cu', 'c696c68a75a3335c0df8ed2124e912e75c83887c16f4497356a386911463ad95'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -666,8 +666,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/one_stage.sm_80.cu', '6bcaa38b16091b5271149f2eb5c9a6883916f56fa40739371825c0aa46705b6f'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/one_stage.sm_90.cu', '0c8d277a8a8b08ed05bd11723edad4d21411ee0300b95767019336318ffdf120'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/one_stage.sm_80.cu', 'c62a66a96841233a045e0f7fd02109b0b4a674266e748e0837908f4e7cdb6467'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/one_stage.sm_90.cu', '47274c6ca82bb780426daf1fc33d1091ff28006b5dd6476a7c621a025ca9dc65'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -735,13 +735,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/two_stage.sm_80.cu', 'cc9a8caec075fc08680aac06a3318624cd68a7e216846a5524c2229ca640c617'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/two_stage.sm_90.cu', '72f1068795c9d895a454e0008557931f56309601e8f4ce2c07aa4a42ece332e7'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/two_stage.sm_80.cu', 'b2520d498e617d523e9ac84ed4385c58093dfe145980e0e6ccdede2e258bc7d0'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/two_stage.sm_90.cu', '2d5ffe1f2a2a1580057101a3450b98944f75352f086282c1836fe395bc5c21a2'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -772,8 +772,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/one_stage.sm_80.cu', '3756fe61ac4298fdbf4bf529084f044dcdbb3df9d0166f640b7c63e9c8683c10'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/one_stage.sm_90.cu', '911073f955057e07db52272e48b7b207e07fdfd006b4a478e9a7934a58f67fb5'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/one_stage.sm_80.cu', 'a3765193a1ef2070bf491cf89153f0961328e5f1243f28772db43a609ae3c3f2'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/one_stage.sm_90.cu', '9d3bf1a6d8519b728018ada9a0873d5114073dff7840757bf5952b66dcb9e023'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -841,13 +841,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/two_stage.sm_80.cu', 'ff42b5a600ee1139a8f5b75f012ccb68cd5682733d97396ad1097c75c4396bcc'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/two_stage.sm_90.cu', 'f0e829ec400be8e62d8c1f79325b0d78c7f135eb4d1e13bb3fb756b3e137d06c'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/two_stage.sm_80.cu', 'bdf796b5fa2a9c8ff112ce12e3ad48949280d8a74ee834a65730240c021285db'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/two_stage.sm_90.cu', 'a37265c8419d7969947f1fed7e6dcb8675dbea3b0bd7ca68e79d057684b4e514'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -879,8 +879,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/one_stage.sm_80.cu', '2a7c91a6827f2c0d23ba38b5603ebec7b0377ff583a623bb515b7b650487626a'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/one_stage.sm_90.cu', '063128c100a3b9a80c1d6a7e586945b6c2f6460ca084a9863a004928a6dfd26b'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/one_stage.sm_80.cu', '1afa7590e547a339134eb550758850794697f9e0103fb4dee94426966da41dbd'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/one_stage.sm_90.cu', '9b2f1c7eeeaa1fd98827dee1547f2b21940371500b35ce955df753dd718316fd'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -948,13 +948,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '991df4ab8eb173569c1b7e90b983df09d2e4734f071aa58ec6482f6ecefed089'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/two_stage.sm_90.cu', '74386a4b33222592783db26e8955db6c552b641bccde2c1e89dd8b2e4010c50c'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '038cd3ccdfd50345e8863625ed345b3f83f243248112af7da9b5593c99658a5e'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/two_stage.sm_90.cu', 'c5463893235f1769678fa76aebcfb4519438f43e2108f6bd12cd9dfb836e1001'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -986,8 +986,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/one_stage.sm_80.cu', '1713f1801b7e6ebd7ec98512d8b9c51241df8968df4d0676aba6e33c7e73ac0c'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/one_stage.sm_90.cu', 'a53c594e10b6dba484c6cd525d386b7a808f2fdc699602882896d2b18ec04c36'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/one_stage.sm_80.cu', 'cdeb68c995d4b44820377994c31f1c75bd707abae8947d2d0a1b391a8a9c4023'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/one_stage.sm_90.cu', 'c73cc73ba7d6531fcf8ce9b9edf94f50a1493a96b7cb3ecd728f017240efbb6b'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1055,13 +1055,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/two_stage.sm_80.cu', 'e5136bdaef82f13e220b2dbe91fb9f35d981facc99b50c1b0e52eae8f48df898'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/two_stage.sm_90.cu', '9e808d64bd89c5cd1049f3fa1f74d5733e793f654c88cd0e5a96ee7f04bf8f2f'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/two_stage.sm_80.cu', '7ab896cf1e244e996f46bde391e60718ca1274f9fbd2991dd09b5a65478622b1'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/two_stage.sm_90.cu', 'cdac79def76a6c16514bf6de9f3def2efea1b365323379ca6da731f85b84d940'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -1092,8 +1092,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/one_stage.sm_80.cu', '66a6b412d1e6d84b286da4a2a3d35e067d69637878d0b8e587298319c50c313b'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/one_stage.sm_90.cu', 'c0c5433341069dfcc260d21df69de5cc5e817e16f6507f3e6f5842ef0f35ab1b'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/one_stage.sm_80.cu', 'bd33689ed776ca2d943212abd18989de9715fec070eecfa9240fcd94d6069b73'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/one_stage.sm_90.cu', '573f9aa59a5346a9b3f81ec655c66968d92cfb66d5120711e548a36ca710e19e'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1161,13 +1161,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/two_stage.sm_80.cu', 'eff41282d32c9d2d5f5a9e55cd0047e446a34d0874b2f8fe1a6873ea25677aac'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '95f1bf79aa6d0267630f0bc479346011f70a84bf8d3cda0e9b0eaabd5aa10124'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/two_stage.sm_80.cu', '0e73e498656a633e68d789c25599312194c41cb42534e8fff0a643b49f6413cd'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '86a13870991f71ebec9102b540284f9a81cf6954291ea2780800d50b0c742532'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -1199,8 +1199,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '4a980edb88d3db95ee2dfe69abc9d6f053f82287620e2ff9058e263b3bdc8d37'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/one_stage.sm_90.cu', '8273391158e16ca1ca0c15a38ed008affd9ef546b75dcf0be71ab5be64c5997f'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '8ec4cb3ebd9ff2383f1e3d9e154002fbc24fa7c3d7f5c933810aae3eb7f0ad4e'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/one_stage.sm_90.cu', '3cf716a39655cea3db4db9de713a7d70d503e4428280d84ecee1c1159a069d47'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1268,13 +1268,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/two_stage.sm_80.cu', '8f14287754d03190bad88b7649942d35d84999d69cb459d746f76b3810c8d0be'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/two_stage.sm_90.cu', '18bde66691a30a073ccbc7e224e3adaf99eee1b1ddb65c2ea9b00f3a4fcabe79'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/two_stage.sm_80.cu', '74d9d117588b59579c26b9280541fd5388969db86f6ac0b1f24f3ab2de883d09'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/two_stage.sm_90.cu', '9e5e759d01483b6cfd13c87ae665be8480666746cef13041c6cb3b4f9ae6df74'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -1306,8 +1306,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/one_stage.sm_80.cu', 'a58ddcb07d429e26ab59fa87f1ec013bedacaa2ee487b39b4c226f91ddfb5e78'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/one_stage.sm_90.cu', '23c900bb27de5c53e0c23c55ab562cdf7f2835dce4efd4a6660c8ce9e6d1ecde'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/one_stage.sm_80.cu', '6a4095a509db0ae6046f36324d60a179e515eae0c27dae1eb8cffa8a6cefe336'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/one_stage.sm_90.cu', '70e9f737de4664a7e9668cf5102dbeb53f4cb67f3170f210d80cfe610509a761'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1375,13 +1375,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/two_stage.sm_80.cu', '81cf0dfa19135fda216f1657eca3c42ead7887b82e008564673b0494d5a90bf6'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/two_stage.sm_90.cu', 'f3a77844dbe8b8ebae364daf6d9ab38fd51a8ff76f552c8d0234d69b14f641b3'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/two_stage.sm_80.cu', 'a1eb798b77f4ec12f6a89be17689d965d35d3cc33ae9909952e3ac333d82e7cb'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/two_stage.sm_90.cu', '49eeddd8f6cc4219029f544f7260ab6c600bf0ce2c98b96c56e2a26c68488a8c'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -1412,8 +1412,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/one_stage.sm_80.cu', '4288b898640adbd5d1bd889d1c9622399b7c1542bd2747480988dcbec24a4aad'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/one_stage.sm_90.cu', '5e3ea72b61255068487d1f537fc25ccab7235856952c115eaa8f615132cf3841'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/one_stage.sm_80.cu', 'f982ba2ac84a5596e7a22ea95389ea6509782e6636c33268c3337f74985e8e8b'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/one_stage.sm_90.cu', '9a1692ef262323bc7891e71e95bee32a3e8d2947b265f583c803f290f13bf8da'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1481,13 +1481,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/two_stage.sm_80.cu', '4e805c0e73772e0d2bed44a3b2d40cc85e29ef3e89a70c13026511d261ed7b50'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '23278d48565c34eff7087ec1a82fb7ba486b11dda06b11e45660479554c1a130'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/two_stage.sm_80.cu', 'ca86ff25f02065ccbf49be7ae6cfb9c7648f401dac6c5b51c6d8c842d3acdad8'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '93b72bd1a4bcfe484977b7fae26a16c2aca66278f8f63cacb6efb515fd5ac045'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -1519,8 +1519,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '1e7d34880d3e9861d7c049da9704645861893a772df35e781ae2649ae5bcfbc8'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/one_stage.sm_90.cu', '30932135299f1128c43f5173c4e5d459baf49c4bb23110748de2b4ed593189c0'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '1ee7bf4f92785495fc7c3475d0a0ac12ad4e6585bdfb908713a0be76337788b9'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/one_stage.sm_90.cu', 'e7f9f9ea9c3ec5b484c1496fcec041ad726f903846602260027d870f54063e70'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1588,13 +1588,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/two_stage.sm_80.cu', '7672a8c05ef8606a8cbe708ee89c0b18d65da2f203f03b732ad0f6abbed605dc'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/two_stage.sm_90.cu', '998966f7dd3a3f69db5e079db7cb2056f642d7c9e081dc97585794b6f5a8d4e3'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/two_stage.sm_80.cu', 'c9859949c804c104beff2e4f6d0220b608787442d2360e3059e4f05ae536ffa1'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/two_stage.sm_90.cu', 'be6c3778829ec3b656e5d83fd709445652dabf0a9443e27bf71a92388ae90012'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -1626,8 +1626,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/one_stage.sm_80.cu', 'f8858fccb3f48b1a338ba6218428adbcdbc38fa486cba72fb21b50b0672fc101'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/one_stage.sm_90.cu', '1a3707e1fb427b28adb8c6824e1fffc8997d9f508629e30305e97feb56f06581'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/one_stage.sm_80.cu', 'dbb94683030070eca08240143f321427de063c9b4b246e802e2b1fd9d6375f5e'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/one_stage.sm_90.cu', '0dec458fe180e4eb11cd758ad962a40b309e7879333c5f5c7eb90bf4c65c2534'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1695,13 +1695,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/two_stage.sm_80.cu', '20ce1bbc72f1daa556124cf5b6ffd85cdbcf0e1f30632414ad214a013f5567c4'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/two_stage.sm_90.cu', '10e85c102753b50484be07a65206cdb710e6f4b14f8ff9b78e289a1f364b16ee'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/two_stage.sm_80.cu', '409ec0cfc5d0ab1ddbc069224360fe9ea95fc70e61e4152780d5e8b96aef4e0f'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/two_stage.sm_90.cu', 'b47c320841dc8974ab6515929f15c9641aa6ec15738c42e759875d26fb714e19'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -1732,8 +1732,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/one_stage.sm_80.cu', 'b5b5fedb1d55239c5005b4a6f5e89c1561491eabf3fe04da76d4c73c23124f51'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/one_stage.sm_90.cu', 'c97e797244eab65fb86edd52a4ab9696fa231f3647a1de6ce9a442023a47270a'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/one_stage.sm_80.cu', '0a1f07a0231814178b094d1b40e3743fcac48693015220603adbfa738a6c06b1'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/one_stage.sm_90.cu', 'f2f31e6bf492b21306ddbadb8e340981c639090afd4879512dbc82115d9b7f12'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1801,13 +1801,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/two_stage.sm_80.cu', '3480e9a51940c889b59c8dd198368708f5f0672836e5658525d0457ef2b1c940'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '3b7bf82b21d54264feb54d1a67683092fb69d9eb95a2ea403e328140fce5d266'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/two_stage.sm_80.cu', 'f52deb83a63d5f2da443c802af45cff74f3fbe4f2e52e7f8a0a85fbc890bdfd9'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/two_stage.sm_90.cu', 'b6fa029843edea5424302cdb48948d924db535ea025f74c8fe8638307113547d'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -1839,8 +1839,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/one_stage.sm_80.cu', 'e4b2e480d46cdab1a5cd2ed07d69478b462b0655c20ea1fee74e2cf66e99b2c7'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/one_stage.sm_90.cu', 'f878fe50ece6c0d4b4178866b075fe35d30ed050fe595d96f1ad63ff8b20f267'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '8e5a45f1c3c25b7ec3a070a29f6a08cdc4d40e0577821321c0345206bc2127f4'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/one_stage.sm_90.cu', '5c83c4e217515b653eb53ad33aec62b6b46c1c038d4b0ba573558a070ccc5ea7'),
                     },
                     kernels={
                         'symmetric': Kernel('all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1908,13 +1908,13 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/two_stage.sm_80.cu', '581fcb6a22b9f44172b57e56d6b0cb364f9e03987b55316f07263323c8e92af0'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/two_stage.sm_90.cu', 'cc2c307eaaa3e2de7d977e0312cf65218e9ac810ad134e58fe25628804b0382d'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/two_stage.sm_80.cu', '3fd4c3916d4d251e97fe201c1b3e51be34d60d2f1d0162c6d8f9a7c2df20aab4'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/two_stage.sm_90.cu', 'be1f0e7672d2e6191b7919ca7e00b20fdd0773eddf61819b522ed69cefbcd40c'),
                     },
                     kernels={
-                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
-                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
-                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'symmetric': Kernel('all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
+                        'staged': Kernel('all_reduce_staged_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                        'sum2': Kernel('all_reduce_sum2_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'inputs', 'addends', 'outputs', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
                     steps={
                         'symmetric': ('symmetric',),
@@ -5373,7 +5373,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '1489627c3302dc4472c39a12e8108968ebd7cb2675a7af4015e688e541a4da30'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', 'd31255419a5cc244c6e2fbb3594ebfe8f76d4352e6a7198a259bddcdc8bbf78c'),
                     },
                     kernels={
                         'boundary': Kernel('hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -5402,7 +5402,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '826a9d85d1c4ef7a5134d9289412824478813e998fb9e0477592d6387455efe5'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '8d3f6f8c0a2c80b70e402d7e4be75e184502dc85e2cdb07328aefd2ba79491f6'),
                     },
                     kernels={
                         'combine_norm_down': Kernel('hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
@@ -5466,8 +5466,17 @@ TABLE = Table(
                     '4b32e72e9f65b49e9a0b8e9c31ead918b021ce9f8645bfaa2fdd4038cc6260f4',
                     exact=True,
                     verdict='admitted',
-                    gain=0.03339163570682968,
-                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90-nvidia-h200.4b32e72e9f65.20261130T000905Z.json',
+                    gain=0.03360246387437471,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90-nvidia-h200.4b32e72e9f65.20261130T053931Z.json',
+                ),
+                Record(
+                    'one_kernel',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    'd31255419a5cc244c6e2fbb3594ebfe8f76d4352e6a7198a259bddcdc8bbf78c',
+                    exact=True,
+                    verdict='admitted',
+                    gain=0.5978745849857261,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90-nvidia-h200.d31255419a5c.20261130T053937Z.json',
                 ),
                 Record(
                     'persistent',
@@ -5475,8 +5484,8 @@ TABLE = Table(
                     'a044bf49ae3080c07055cf9903cc961e7f9d243bf749adc0c238c918523a588d',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.7611956069272041,
-                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90-nvidia-h200.a044bf49ae30.20261130T000903Z.json',
+                    gain=-0.7600635442719654,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90-nvidia-h200.a044bf49ae30.20261130T053929Z.json',
                 ),
                 Record(
                     'replicated',
@@ -5485,7 +5494,7 @@ TABLE = Table(
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
-                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90-nvidia-h200.7cbfebce0cd7.20261130T000859Z.json',
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90-nvidia-h200.7cbfebce0cd7.20261130T053926Z.json',
                 ),
                 Record(
                     'small_ctas',
@@ -5493,8 +5502,8 @@ TABLE = Table(
                     '4606355a7859aac52460faecdcc2ac57dd158818650f2171fff9f5176fb96308',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.038133802311329346,
-                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90-nvidia-h200.4606355a7859.20261130T000907Z.json',
+                    gain=-0.03861549282906873,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90-nvidia-h200.4606355a7859.20261130T053932Z.json',
                 ),
                 Record(
                     'staged_up',
@@ -5502,8 +5511,27 @@ TABLE = Table(
                     'e02c0735ddc2de45a03e7965957d6bd4a44dd5a6af8db162b2c00bad5c30e1be',
                     exact=True,
                     verdict='admitted',
-                    gain=0.07750178486176351,
-                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90-nvidia-h200.e02c0735ddc2.20261130T000909Z.json',
+                    gain=0.07728533887518962,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90-nvidia-h200.e02c0735ddc2.20261130T053934Z.json',
+                ),
+                Record(
+                    'tensor_core',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '13d0eea72ee8b74daecfa3153ea945c16b1dabf8494dfc3dd10caf24a9c11e60',
+                    exact=True,
+                    verdict='rejected',
+                    gain=-0.10354371191352096,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90-nvidia-h200.13d0eea72ee8.20261130T053942Z.json',
+                    distances={'x': (1.1771806001279771e-05, 1.1771806001279771e-05), 'block_input': (0.00018554962750850246, 0.00015220327835208133), 'injection_out': (0.0, 0.0), 'y': (1.3536620169382119e-05, None), 'lora': (0.00010545396627275599, None)},
+                ),
+                Record(
+                    'two_kernels',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '8d3f6f8c0a2c80b70e402d7e4be75e184502dc85e2cdb07328aefd2ba79491f6',
+                    exact=True,
+                    verdict='admitted',
+                    gain=0.5484022527488663,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90-nvidia-h200.8d3f6f8c0a2c.20261130T053939Z.json',
                 ),
                 Record(
                     'wide_rows',
@@ -5511,8 +5539,8 @@ TABLE = Table(
                     'bff6a2047848a24b749d09fb2b0da93edc960fff8da5a1cd5fdc3adc407681e2',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.09400751003056906,
-                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90-nvidia-h200.bff6a2047848.20261130T000901Z.json',
+                    gain=-0.09317317641876155,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90-nvidia-h200.bff6a2047848.20261130T053927Z.json',
                 ),
             ),
         ),
@@ -5702,7 +5730,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '58bfa8177379aa1dbc3823fa9308356d0c471eb0d68baa3c02a58b672adb1ecb'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '412cd8f292d10fa18ad12a16c1686c24b8e1f116d435c6ae0e3577b4832a93eb'),
                     },
                     kernels={
                         'boundary': Kernel('hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -5731,7 +5759,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '9a580131925c8d80000ef2933f6e1bf69bad5cc5dc9967fdf6b95c5b71e74956'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '511d2ee9bfb3a8c043f5e7bb6320cd15a0da896635b7b0c6bae2513b11abc79b'),
                     },
                     kernels={
                         'combine_norm_down': Kernel('hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
@@ -5799,6 +5827,15 @@ TABLE = Table(
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90-nvidia-h200.4d676056c79f.20261130T000925Z.json',
                 ),
                 Record(
+                    'one_kernel',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '412cd8f292d10fa18ad12a16c1686c24b8e1f116d435c6ae0e3577b4832a93eb',
+                    exact=True,
+                    verdict='admitted',
+                    gain=0.5995141831732302,
+                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90-nvidia-h200.412cd8f292d1.20261130T054105Z.json',
+                ),
+                Record(
                     'persistent',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '360d4a6594bd0d61c1ee4a33304f2a7ffe66813f1395bf0a1ed9504c18c98669',
@@ -5814,7 +5851,7 @@ TABLE = Table(
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
-                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90-nvidia-h200.bd07ea584666.20261130T000919Z.json',
+                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90-nvidia-h200.bd07ea584666.20261130T054102Z.json',
                 ),
                 Record(
                     'small_ctas',
@@ -5833,6 +5870,25 @@ TABLE = Table(
                     verdict='admitted',
                     gain=0.07156132381155944,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90-nvidia-h200.b871fb0ebeed.20261130T000929Z.json',
+                ),
+                Record(
+                    'tensor_core',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '7954bf6575c194521854026658bbc67a52ee2cee9132ff68c5d954ab4f63aec8',
+                    exact=True,
+                    verdict='rejected',
+                    gain=-0.10184153360818615,
+                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90-nvidia-h200.7954bf6575c1.20261130T054109Z.json',
+                    distances={'x': (1.8392429626952002e-07, 4.8474884456098064e-08), 'block_input': (0.0004756061227047006, 1.6820021708955222e-05), 'injection_out': (0.0, 0.0), 'y': (1.9096072251709503e-05, None), 'lora': (0.00014575426374052798, None)},
+                ),
+                Record(
+                    'two_kernels',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '511d2ee9bfb3a8c043f5e7bb6320cd15a0da896635b7b0c6bae2513b11abc79b',
+                    exact=True,
+                    verdict='admitted',
+                    gain=0.5197486076304303,
+                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90-nvidia-h200.511d2ee9bfb3.20261130T054107Z.json',
                 ),
                 Record(
                     'wide_rows',

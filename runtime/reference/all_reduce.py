@@ -22,6 +22,7 @@ from ..communicator.owner import ChannelOwner
 from ..current import current_stream
 from ..device import serves
 from ..dispatch import Dispatch, chosen_policy
+from ..errors import LoadError
 from ..explanation import Explanation
 from ..plan import Plan
 from ..request import Request
@@ -347,18 +348,19 @@ class Op:
     def plan_of_route(
         self, route: str, numel: int, dtype: torch.dtype, *, comm: ChannelOwner, kind: str = "staged"
     ) -> Plan:
-        """The plan of a route whatever the thresholds say: to compare routes, and to verify them.
+        """The plan of a route whatever the thresholds say, by its first candidate that fits on the device.
 
         Calling it takes what the kind takes (`staged`: the tensor; `sum2`: two; `symmetric`: nothing, the input
         lies in slot 0 of the channel) and the output, flat.
 
         Raises:
             ValueError: no candidate of an open channel has the route for this dtype, or the payload is too large.
-            LoadError: it doesn't load here, or its CTAs don't fit on the GPU at once.
+            LoadError: none of them loads here, or the CTAs of none fit on the GPU at once.
         """
         request = self._request(kind, numel, str(dtype).removeprefix("torch."), comm, False)
         device = comm.target
         size = int(str(request.fields["payload_bytes"]))
+        unfit: LoadError | None = None
         for work in self._dispatch.table.workloads:
             fields = work.fields
             if work.family != FAMILY or not comm.owns(work.spec):
@@ -370,7 +372,12 @@ class Op:
                 arch = serves(candidate.builds, device.arch)
                 if candidate.route == route and arch is not None and size <= int(str(most)):
                     choice = Choice(work, candidate, arch, candidate.builds[arch])
-                    return self._dispatch.plan_of(choice, request, device, comm)
+                    try:
+                        return self._dispatch.plan_of(choice, request, device, comm)
+                    except LoadError as error:  # its CTAs don't fit; those of a smaller grid may
+                        unfit = unfit or error
+        if unfit is not None:
+            raise unfit
         raise ValueError(
             f"no open channel has a candidate of route {route} for {size} bytes of {request.fields['dtype']} on "
             f"{device}; open are {', '.join(comm.channels) or 'none'}"

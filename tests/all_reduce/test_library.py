@@ -23,7 +23,7 @@ def _cache(monkeypatch, cubin_cache):
 def test_every_dtype_and_world_size_is_generated(generate, path):
     spec, entries = generate(path)
     assert len(entries) == 9
-    assert sum(len(c.sources) for entry in entries for c in entry.candidates) == 9 * 3 * 2
+    assert sum(len(c.sources) for entry in entries for c in entry.candidates) == 9 * 4 * 2
     for entry in entries:
         assert spec.route_for(entry.workload, 4) == "tagged_words"
         largest = spec.route_for(entry.workload, entry.workload.capacity)
@@ -51,7 +51,7 @@ def test_a_text_reads_by_itself(generate):
     assert (
         head[0] == "// all_reduce fp16-w7168-b4to29360128-tp2, candidate one_stage (route one_stage), sm_90"
     )
-    assert head[2] == "// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8"
+    assert head[2] == "// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 4"
     assert "trees" not in text
     assert "{{" not in text
     assert "{%" not in text

@@ -118,9 +118,9 @@ def test_one_route_needs_no_threshold() -> None:
 def test_a_schedule_is_the_route_the_grid_and_the_word() -> None:
     made = spec(ONE, TAGGED | {"word_bytes": 8}, TWO)
     assert [candidate.schedule() for candidate in made.candidates] == [
-        {"route": "one_stage", "ctas": 64, "threads": 512, "word_bytes": 16},
-        {"route": "tagged_words", "ctas": 8, "threads": 128, "word_bytes": 8},
-        {"route": "two_stage", "ctas": 64, "threads": 512, "word_bytes": 16},
+        {"route": "one_stage", "ctas": 64, "threads": 512, "word_bytes": 16, "loads_in_flight": 8},
+        {"route": "tagged_words", "ctas": 8, "threads": 128, "word_bytes": 8, "loads_in_flight": 8},
+        {"route": "two_stage", "ctas": 64, "threads": 512, "word_bytes": 16, "loads_in_flight": 8},
     ]
     assert made.control.kernels() == ("symmetric", "staged", "sum2")
 

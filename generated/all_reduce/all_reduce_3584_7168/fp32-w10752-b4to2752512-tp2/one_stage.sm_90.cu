@@ -1,6 +1,6 @@
 // all_reduce fp32-w10752-b4to2752512-tp2, candidate one_stage (route one_stage), sm_90
 // workload: dtype = float32, width = 10752, widths = 3584+7168, payload_bytes = (4, 2752512), packet_bytes = 524288, world_size = 2
-// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8
+// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 4
 // argument: pointers[2] channels
 // argument: pointers[2] inputs
 // argument: pointers[2] addends
@@ -18,7 +18,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_3584_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 7bb12dc4d95839e9692d9b6de2b2ac7512cd6b31d632af99929fb4983bd36d40
+// Identity (workload, candidate, target): b50d8e4df6892749d74b2c720cd6c0e3abb92d025d738820a60be01bed452d72
 //
 // Every rank reads what all have contributed, and adds it. Kernels: symmetric takes what a producer has written to
 // the channel; staged copies its input there first; sum2 copies the sum of two inputs.
@@ -103,8 +103,8 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 constexpr int WORLD_SIZE = 2;
 constexpr unsigned int CTAS = 64, THREADS = 512;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
-constexpr unsigned int SUMS_AT_ONCE = 4;  // that a thread has on their way
-constexpr unsigned int WORDS_AT_ONCE = 8;  // the same, of words that aren't added
+constexpr unsigned int SUMS_AT_ONCE = 2;  // that a thread has on their way
+constexpr unsigned int WORDS_AT_ONCE = 4;  // the same, of words that aren't added
 
 // ---- words: how elements are moved, and added in rank order ----
 

@@ -1,6 +1,6 @@
 // all_reduce fp32-w10752-b4to2752512-tp2, candidate two_stage (route two_stage), sm_90
 // workload: dtype = float32, width = 10752, widths = 3584+7168, payload_bytes = (4, 2752512), packet_bytes = 524288, world_size = 2
-// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8
+// schedule: ctas = 64, threads = 384, word_bytes = 16, loads_in_flight = 4
 // argument: pointers[2] channels
 // argument: pointers[2] inputs
 // argument: pointers[2] addends
@@ -12,13 +12,13 @@
 // symmetric: symmetric
 // staged: staged
 // sum2: sum2
-// symmetric(channels, outputs, numel, input_slot, rank_base, timeout_ns): grid [64, 1, 1], block [512, 1, 1], dynamic shared 0, resident
-// staged(channels, inputs, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [512, 1, 1], dynamic shared 0, resident
-// sum2(channels, inputs, addends, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [512, 1, 1], dynamic shared 0, resident
+// symmetric(channels, outputs, numel, input_slot, rank_base, timeout_ns): grid [64, 1, 1], block [384, 1, 1], dynamic shared 0, resident
+// staged(channels, inputs, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [384, 1, 1], dynamic shared 0, resident
+// sum2(channels, inputs, addends, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [384, 1, 1], dynamic shared 0, resident
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_3584_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 7a112e063a329e02ca23e9a3ffa841c0554943c0b283ed85d8344cd8869d2d9c
+// Identity (workload, candidate, target): cb82bf2b3d84d53eedced0bb7b51497b10e9f24182a3acbeafc99ac8a5f1ef73
 //
 // Every rank adds one part of the payload, then reads the sums of the other parts from its peers. Kernels: symmetric
 // takes what a producer has written to the channel; staged copies its input there first; sum2 copies the sum of
@@ -102,10 +102,10 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 // ---- workload and schedule ----
 
 constexpr int WORLD_SIZE = 2;
-constexpr unsigned int CTAS = 64, THREADS = 512;  // of a rank, of a CTA
+constexpr unsigned int CTAS = 64, THREADS = 384;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
-constexpr unsigned int SUMS_AT_ONCE = 4;  // that a thread has on their way
-constexpr unsigned int WORDS_AT_ONCE = 8;  // the same, of words that aren't added
+constexpr unsigned int SUMS_AT_ONCE = 2;  // that a thread has on their way
+constexpr unsigned int WORDS_AT_ONCE = 4;  // the same, of words that aren't added
 
 // ---- words: how elements are moved, and added in rank order ----
 

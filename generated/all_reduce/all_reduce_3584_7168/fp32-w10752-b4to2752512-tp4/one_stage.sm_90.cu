@@ -1,6 +1,6 @@
 // all_reduce fp32-w10752-b4to2752512-tp4, candidate one_stage (route one_stage), sm_90
 // workload: dtype = float32, width = 10752, widths = 3584+7168, payload_bytes = (4, 2752512), packet_bytes = 524288, world_size = 4
-// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8
+// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 4
 // argument: pointers[4] channels
 // argument: pointers[4] inputs
 // argument: pointers[4] addends
@@ -18,7 +18,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_3584_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 95e56e1746639165b9746cf1681fc7a2ae896d2b596b708e19094e22afff6d72
+// Identity (workload, candidate, target): a96063cb6e8d612e4cd74ae71aad5f5dd1d8163f2454730039e6d48d3478e9d1
 //
 // Every rank reads what all have contributed, and adds it. Kernels: symmetric takes what a producer has written to
 // the channel; staged copies its input there first; sum2 copies the sum of two inputs.
@@ -103,8 +103,8 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 constexpr int WORLD_SIZE = 4;
 constexpr unsigned int CTAS = 64, THREADS = 512;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
-constexpr unsigned int SUMS_AT_ONCE = 2;  // that a thread has on their way
-constexpr unsigned int WORDS_AT_ONCE = 8;  // the same, of words that aren't added
+constexpr unsigned int SUMS_AT_ONCE = 1;  // that a thread has on their way
+constexpr unsigned int WORDS_AT_ONCE = 4;  // the same, of words that aren't added
 
 // ---- words: how elements are moved, and added in rank order ----
 

@@ -1,6 +1,6 @@
 // all_reduce fp32-w10752-b4to2752512-tp4, candidate two_stage (route two_stage), sm_80
 // workload: dtype = float32, width = 10752, widths = 3584+7168, payload_bytes = (4, 2752512), packet_bytes = 524288, world_size = 4
-// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8
+// schedule: ctas = 64, threads = 384, word_bytes = 16, loads_in_flight = 4
 // argument: pointers[4] channels
 // argument: pointers[4] inputs
 // argument: pointers[4] addends
@@ -12,13 +12,13 @@
 // symmetric: symmetric
 // staged: staged
 // sum2: sum2
-// symmetric(channels, outputs, numel, input_slot, rank_base, timeout_ns): grid [64, 1, 1], block [512, 1, 1], dynamic shared 0, resident
-// staged(channels, inputs, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [512, 1, 1], dynamic shared 0, resident
-// sum2(channels, inputs, addends, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [512, 1, 1], dynamic shared 0, resident
+// symmetric(channels, outputs, numel, input_slot, rank_base, timeout_ns): grid [64, 1, 1], block [384, 1, 1], dynamic shared 0, resident
+// staged(channels, inputs, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [384, 1, 1], dynamic shared 0, resident
+// sum2(channels, inputs, addends, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [384, 1, 1], dynamic shared 0, resident
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_3584_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): a9d84183c814735bb7e5e8f6e0a72fbc3c79b06368ee61e945582c972df23a1a
+// Identity (workload, candidate, target): 8b65239c983c810cfa9fdf0f6d6a01cae3faec3a152ab5b68570f3e68d9c3829
 //
 // Every rank adds one part of the payload, then reads the sums of the other parts from its peers. Kernels: symmetric
 // takes what a producer has written to the channel; staged copies its input there first; sum2 copies the sum of
@@ -102,10 +102,10 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 // ---- workload and schedule ----
 
 constexpr int WORLD_SIZE = 4;
-constexpr unsigned int CTAS = 64, THREADS = 512;  // of a rank, of a CTA
+constexpr unsigned int CTAS = 64, THREADS = 384;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
-constexpr unsigned int SUMS_AT_ONCE = 2;  // that a thread has on their way
-constexpr unsigned int WORDS_AT_ONCE = 8;  // the same, of words that aren't added
+constexpr unsigned int SUMS_AT_ONCE = 1;  // that a thread has on their way
+constexpr unsigned int WORDS_AT_ONCE = 4;  // the same, of words that aren't added
 
 // ---- words: how elements are moved, and added in rank order ----
 

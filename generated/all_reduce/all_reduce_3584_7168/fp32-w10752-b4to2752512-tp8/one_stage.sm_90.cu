@@ -1,6 +1,6 @@
 // all_reduce fp32-w10752-b4to2752512-tp8, candidate one_stage (route one_stage), sm_90
 // workload: dtype = float32, width = 10752, widths = 3584+7168, payload_bytes = (4, 2752512), packet_bytes = 524288, world_size = 8
-// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8
+// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 4
 // argument: pointers[8] channels
 // argument: pointers[8] inputs
 // argument: pointers[8] addends
@@ -18,7 +18,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_3584_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): c9969d38862b5fc82867162b029288c17baf38711ef84a0c007bb00fd5f955f1
+// Identity (workload, candidate, target): ccb74a68eea566e0c852a43bd1184821c20e25f25ed7c0a9f60d87f691fce686
 //
 // Every rank reads what all have contributed, and adds it. Kernels: symmetric takes what a producer has written to
 // the channel; staged copies its input there first; sum2 copies the sum of two inputs.
@@ -104,7 +104,7 @@ constexpr int WORLD_SIZE = 8;
 constexpr unsigned int CTAS = 64, THREADS = 512;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
 constexpr unsigned int SUMS_AT_ONCE = 1;  // that a thread has on their way
-constexpr unsigned int WORDS_AT_ONCE = 8;  // the same, of words that aren't added
+constexpr unsigned int WORDS_AT_ONCE = 4;  // the same, of words that aren't added
 
 // ---- words: how elements are moved, and added in rank order ----
 

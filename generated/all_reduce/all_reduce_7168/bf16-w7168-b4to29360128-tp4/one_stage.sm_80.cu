@@ -1,6 +1,6 @@
 // all_reduce bf16-w7168-b4to29360128-tp4, candidate one_stage (route one_stage), sm_80
 // workload: dtype = bfloat16, width = 7168, widths = 7168, payload_bytes = (4, 29360128), packet_bytes = 524288, world_size = 4
-// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8
+// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 4
 // argument: pointers[4] channels
 // argument: pointers[4] inputs
 // argument: pointers[4] addends
@@ -18,7 +18,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 78a92c7a3abbe27ca8dac4aff3460c902f7e8912c9f0ee75d7c3c13c32a94fe2
+// Identity (workload, candidate, target): b1b5c8054b798a9095741116d78c8cf0a744e26612fd3a4f89369076ddfed8e9
 //
 // Every rank reads what all have contributed, and adds it. Kernels: symmetric takes what a producer has written to
 // the channel; staged copies its input there first; sum2 copies the sum of two inputs.
@@ -106,8 +106,8 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 constexpr int WORLD_SIZE = 4;
 constexpr unsigned int CTAS = 64, THREADS = 512;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
-constexpr unsigned int SUMS_AT_ONCE = 2;  // that a thread has on their way
-constexpr unsigned int WORDS_AT_ONCE = 8;  // the same, of words that aren't added
+constexpr unsigned int SUMS_AT_ONCE = 1;  // that a thread has on their way
+constexpr unsigned int WORDS_AT_ONCE = 4;  // the same, of words that aren't added
 
 // ---- words: how elements are moved, and added in rank order ----
 

@@ -1,6 +1,6 @@
 // all_reduce fp16-w7168-b4to29360128-tp2, candidate two_stage (route two_stage), sm_90
 // workload: dtype = float16, width = 7168, widths = 7168, payload_bytes = (4, 29360128), packet_bytes = 524288, world_size = 2
-// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8
+// schedule: ctas = 64, threads = 384, word_bytes = 16, loads_in_flight = 4
 // argument: pointers[2] channels
 // argument: pointers[2] inputs
 // argument: pointers[2] addends
@@ -12,13 +12,13 @@
 // symmetric: symmetric
 // staged: staged
 // sum2: sum2
-// symmetric(channels, outputs, numel, input_slot, rank_base, timeout_ns): grid [64, 1, 1], block [512, 1, 1], dynamic shared 0, resident
-// staged(channels, inputs, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [512, 1, 1], dynamic shared 0, resident
-// sum2(channels, inputs, addends, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [512, 1, 1], dynamic shared 0, resident
+// symmetric(channels, outputs, numel, input_slot, rank_base, timeout_ns): grid [64, 1, 1], block [384, 1, 1], dynamic shared 0, resident
+// staged(channels, inputs, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [384, 1, 1], dynamic shared 0, resident
+// sum2(channels, inputs, addends, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [384, 1, 1], dynamic shared 0, resident
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): efefc9d7334f681bb05cd6449c4c0facc157fa050c60ea3b9ccfe1249700e645
+// Identity (workload, candidate, target): 309e9c5a975203a026809f09d4d5519c3d30c2009f558c44920d512d0fa79fb4
 //
 // Every rank adds one part of the payload, then reads the sums of the other parts from its peers. Kernels: symmetric
 // takes what a producer has written to the channel; staged copies its input there first; sum2 copies the sum of
@@ -105,10 +105,10 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 // ---- workload and schedule ----
 
 constexpr int WORLD_SIZE = 2;
-constexpr unsigned int CTAS = 64, THREADS = 512;  // of a rank, of a CTA
+constexpr unsigned int CTAS = 64, THREADS = 384;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
-constexpr unsigned int SUMS_AT_ONCE = 4;  // that a thread has on their way
-constexpr unsigned int WORDS_AT_ONCE = 8;  // the same, of words that aren't added
+constexpr unsigned int SUMS_AT_ONCE = 2;  // that a thread has on their way
+constexpr unsigned int WORDS_AT_ONCE = 4;  // the same, of words that aren't added
 
 // ---- words: how elements are moved, and added in rank order ----
 

@@ -1,6 +1,6 @@
 // all_reduce fp16-w7168-b4to29360128-tp8, candidate one_stage (route one_stage), sm_90
 // workload: dtype = float16, width = 7168, widths = 7168, payload_bytes = (4, 29360128), packet_bytes = 524288, world_size = 8
-// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8
+// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 4
 // argument: pointers[8] channels
 // argument: pointers[8] inputs
 // argument: pointers[8] addends
@@ -18,7 +18,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): d1e66cddcd475174a7252360681f7227ce51f2a9ecc7659d7dd9e6f1967d3d02
+// Identity (workload, candidate, target): 76856041bb1fef87bf0ee3b47392bed2a7602a4aa4b77a025ae33778ce53dc93
 //
 // Every rank reads what all have contributed, and adds it. Kernels: symmetric takes what a producer has written to
 // the channel; staged copies its input there first; sum2 copies the sum of two inputs.
@@ -107,7 +107,7 @@ constexpr int WORLD_SIZE = 8;
 constexpr unsigned int CTAS = 64, THREADS = 512;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
 constexpr unsigned int SUMS_AT_ONCE = 1;  // that a thread has on their way
-constexpr unsigned int WORDS_AT_ONCE = 8;  // the same, of words that aren't added
+constexpr unsigned int WORDS_AT_ONCE = 4;  // the same, of words that aren't added
 
 // ---- words: how elements are moved, and added in rank order ----
 

@@ -1,6 +1,6 @@
 // all_reduce fp32-w7168-b4to29360128-tp2, candidate one_stage (route one_stage), sm_80
 // workload: dtype = float32, width = 7168, widths = 7168, payload_bytes = (4, 29360128), packet_bytes = 524288, world_size = 2
-// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8
+// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 4
 // argument: pointers[2] channels
 // argument: pointers[2] inputs
 // argument: pointers[2] addends
@@ -18,7 +18,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 39e2e4e603b8c6580e5d3b016e0699aa379f0064dcf66d48a7a8ef7a8cc454a3
+// Identity (workload, candidate, target): d85e9f195fa3c5f1b4e74d29dabff9eb6d29758aaf6c4763d2ce66a31b3ddab5
 //
 // Every rank reads what all have contributed, and adds it. Kernels: symmetric takes what a producer has written to
 // the channel; staged copies its input there first; sum2 copies the sum of two inputs.
@@ -103,8 +103,8 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 constexpr int WORLD_SIZE = 2;
 constexpr unsigned int CTAS = 64, THREADS = 512;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
-constexpr unsigned int SUMS_AT_ONCE = 4;  // that a thread has on their way
-constexpr unsigned int WORDS_AT_ONCE = 8;  // the same, of words that aren't added
+constexpr unsigned int SUMS_AT_ONCE = 2;  // that a thread has on their way
+constexpr unsigned int WORDS_AT_ONCE = 4;  // the same, of words that aren't added
 
 // ---- words: how elements are moved, and added in rank order ----
 

@@ -1,6 +1,6 @@
 // all_reduce fp32-w7168-b4to29360128-tp4, candidate one_stage (route one_stage), sm_80
 // workload: dtype = float32, width = 7168, widths = 7168, payload_bytes = (4, 29360128), packet_bytes = 524288, world_size = 4
-// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8
+// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 4
 // argument: pointers[4] channels
 // argument: pointers[4] inputs
 // argument: pointers[4] addends
@@ -18,7 +18,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): e1d7c0bf109200b0eb3345d4921955ab9782c309cf33456515b03f2e55faa0b2
+// Identity (workload, candidate, target): 95e411814207efdec6f2b1477a618168d1c33a768252c5c73583872b8045dac2
 //
 // Every rank reads what all have contributed, and adds it. Kernels: symmetric takes what a producer has written to
 // the channel; staged copies its input there first; sum2 copies the sum of two inputs.
@@ -103,8 +103,8 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 constexpr int WORLD_SIZE = 4;
 constexpr unsigned int CTAS = 64, THREADS = 512;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
-constexpr unsigned int SUMS_AT_ONCE = 2;  // that a thread has on their way
-constexpr unsigned int WORDS_AT_ONCE = 8;  // the same, of words that aren't added
+constexpr unsigned int SUMS_AT_ONCE = 1;  // that a thread has on their way
+constexpr unsigned int WORDS_AT_ONCE = 4;  // the same, of words that aren't added
 
 // ---- words: how elements are moved, and added in rank order ----
 

@@ -1,6 +1,6 @@
 // all_reduce fp32-w7168-b4to29360128-tp8, candidate one_stage (route one_stage), sm_80
 // workload: dtype = float32, width = 7168, widths = 7168, payload_bytes = (4, 29360128), packet_bytes = 524288, world_size = 8
-// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8
+// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 4
 // argument: pointers[8] channels
 // argument: pointers[8] inputs
 // argument: pointers[8] addends
@@ -18,7 +18,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 5961274d4918d2b9a4b7200c960068a00ed9027acfa936cf2d2ccb18ca0c4c13
+// Identity (workload, candidate, target): 236f0058c97dae9208bde292416f183dbc3dcad349a4cba1d665c8f1b7db9027
 //
 // Every rank reads what all have contributed, and adds it. Kernels: symmetric takes what a producer has written to
 // the channel; staged copies its input there first; sum2 copies the sum of two inputs.
@@ -104,7 +104,7 @@ constexpr int WORLD_SIZE = 8;
 constexpr unsigned int CTAS = 64, THREADS = 512;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
 constexpr unsigned int SUMS_AT_ONCE = 1;  // that a thread has on their way
-constexpr unsigned int WORDS_AT_ONCE = 8;  // the same, of words that aren't added
+constexpr unsigned int WORDS_AT_ONCE = 4;  // the same, of words that aren't added
 
 // ---- words: how elements are moved, and added in rank order ----
 

@@ -1,6 +1,6 @@
 // all_reduce fp32-w7168-b4to29360128-tp8, candidate two_stage (route two_stage), sm_90
 // workload: dtype = float32, width = 7168, widths = 7168, payload_bytes = (4, 29360128), packet_bytes = 524288, world_size = 8
-// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 8
+// schedule: ctas = 64, threads = 384, word_bytes = 16, loads_in_flight = 4
 // argument: pointers[8] channels
 // argument: pointers[8] inputs
 // argument: pointers[8] addends
@@ -12,13 +12,13 @@
 // symmetric: symmetric
 // staged: staged
 // sum2: sum2
-// symmetric(channels, outputs, numel, input_slot, rank_base, timeout_ns): grid [64, 1, 1], block [512, 1, 1], dynamic shared 0, resident
-// staged(channels, inputs, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [512, 1, 1], dynamic shared 0, resident
-// sum2(channels, inputs, addends, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [512, 1, 1], dynamic shared 0, resident
+// symmetric(channels, outputs, numel, input_slot, rank_base, timeout_ns): grid [64, 1, 1], block [384, 1, 1], dynamic shared 0, resident
+// staged(channels, inputs, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [384, 1, 1], dynamic shared 0, resident
+// sum2(channels, inputs, addends, outputs, numel, rank_base, timeout_ns): grid [64, 1, 1], block [384, 1, 1], dynamic shared 0, resident
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from all_reduce_7168.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 0b7617857621b4524d569aee50f513413fa85ad0eae015c9262bb7a2a8587d8b
+// Identity (workload, candidate, target): d9d50d85bae2b2b1ae268504489e7d06322e96bded3f39d458560d6c3f84142d
 //
 // Every rank adds one part of the payload, then reads the sums of the other parts from its peers. Kernels: symmetric
 // takes what a producer has written to the channel; staged copies its input there first; sum2 copies the sum of
@@ -102,10 +102,10 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
 // ---- workload and schedule ----
 
 constexpr int WORLD_SIZE = 8;
-constexpr unsigned int CTAS = 64, THREADS = 512;  // of a rank, of a CTA
+constexpr unsigned int CTAS = 64, THREADS = 384;  // of a rank, of a CTA
 constexpr unsigned int STRIDE = CTAS * THREADS;
 constexpr unsigned int SUMS_AT_ONCE = 1;  // that a thread has on their way
-constexpr unsigned int WORDS_AT_ONCE = 8;  // the same, of words that aren't added
+constexpr unsigned int WORDS_AT_ONCE = 4;  // the same, of words that aren't added
 
 // ---- words: how elements are moved, and added in rank order ----
 

@@ -1,7 +1,7 @@
 // hyper_connection bf16-hc4-h2560-n1-r320-tp1, candidate one_kernel (route one_kernel), sm_90
 // workload: dtype = bfloat16, branches = 4, hidden = 2560, low_rank = 320, tokens = 1, world_size = 1, eps = 1e-06, norm_weight = per_branch
 // trees (segments, lanes, chunk): norm [1, 320, 8], down [4, 320, 8], up [1, 32, 2]
-// schedule: pace_cycles = 520, hurried = down, order = weights_first, evict_first = true, seeded = true, ctas = 132, threads = None, exchange_bytes = 16, polls = first_lane, look_after_cycles = 0, down = defaults, up = defaults
+// schedule: pace_cycles = 520, hurried = down, order = weights_first, evict_first = true, seeded = true, ctas = 132, threads = None, exchange_bytes = 16, polls = first_lane, look_after_cycles = 1100, down = defaults, up = { converted = 24 }
 // state: exchange [1312] int64
 // state: generations [132] int32
 // state: record [8] int32
@@ -17,7 +17,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from qwen38_flash_tp1.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 41f63bc4411dd7da8b1df3ba6e939329f8b52c54695d10c270caf19dfb988781
+// Identity (workload, candidate, target): ffe707389b9d75b9b7b68b80fb0cc54bf7ab8d4cc370e55d8ee16a24930f6925
 //
 // A boundary in one launch. A CTA sums some rows of down over one branch, all CTAs exchange these sums, and each then
 // mixes some hidden coordinates. The weights come to shared memory while the kernel before this one still runs.
@@ -642,7 +642,7 @@ __device__ __forceinline__ storage_t* weight_row(int branch, int column) {
 // What a lane has of the rows that its warp multiplies at once: row i is branch i % HC of column i / HC.
 struct Weights {
   Elements<CHUNK> stored[STEPS][ROWS_AT_ONCE];
-  float converted[20 * CHUNK];  // the first chunks, step after step
+  float converted[24 * CHUNK];  // the first chunks, step after step
 };
 
 __device__ __forceinline__ void take(Weights& weights, int column, int lane, unsigned int* sink) {
@@ -654,7 +654,7 @@ __device__ __forceinline__ void take(Weights& weights, int column, int lane, uns
                                                        (step * 32 + lane) * CHUNK);
   // Some are converted while the low rank is on its way.
 #pragma unroll
-  for (int chunk = 0; chunk < 20; ++chunk)
+  for (int chunk = 0; chunk < 24; ++chunk)
 #pragma unroll
     for (int e = 0; e < CHUNK; ++e)
       weights.converted[chunk * CHUNK + e] = to_float(weights.stored[chunk / ROWS_AT_ONCE][chunk % ROWS_AT_ONCE].value[e]);
@@ -682,7 +682,7 @@ __device__ __forceinline__ float multiply(const Weights& weights, const Input& i
 #pragma unroll
       for (int i = 0; i < ROWS_AT_ONCE; ++i)
         sum[i] = fmaf(input.value[step][e],
-                      step * ROWS_AT_ONCE + i < 20 ? weights.converted[(step * ROWS_AT_ONCE + i) * CHUNK + e]
+                      step * ROWS_AT_ONCE + i < 24 ? weights.converted[(step * ROWS_AT_ONCE + i) * CHUNK + e]
                           : to_float(weights.stored[step][i].value[e]),
                       sum[i]);
   warp_sums<ROWS_AT_ONCE>(sum, lane);
@@ -815,6 +815,20 @@ __device__ __forceinline__ Partials await_in_turn(const Exchange& exchange, cons
   __syncwarp();
   return await(exchange, call, row);
 }
+// The SM's clock; differences of up to 2^32 cycles are right.
+__device__ __forceinline__ unsigned int cycles() { return static_cast<unsigned int>(clock64()); }
+
+// All lanes look once, 1100 cycles after the CTA's own sums were ready: where all rows have come by then, one round
+// trip is enough. Earlier looks would stand in the way of the words themselves.
+__device__ __forceinline__ Partials await_after(const Exchange& exchange, const Call& call, int row, int lane,
+                                                unsigned int summed) {
+  while (cycles() - summed < 1100) {
+  }
+  const Arrived arrived = load_row(exchange, row);
+  const unsigned int missing = __ballot_sync(0xffffffffu, !all_complete(arrived, call.generation));
+  if (missing == 0) return partials_of(arrived);
+  return await_in_turn(exchange, call, row, lane == __ffs(missing) - 1);
+}
 
 // ---- the kernels ----
 
@@ -940,6 +954,7 @@ hyper_connection_boundary_one_kernel(const storage_t* residual, const storage_t*
   if (threadIdx.x == 0) shared.scale = scale;
   down::multiply_rows(shared.down, rows, down::normalised_chunk(x, scale, member), team, member);
   arrive_at(SUMMED, down::COMPUTERS + 32);
+  const unsigned int summed = cycles();
   if (!mixes) return;
 
   const int column = warp * up::COLUMNS_PER_WARP;
@@ -948,7 +963,7 @@ hyper_connection_boundary_one_kernel(const storage_t* residual, const storage_t*
   up::take(columns, column, lane, &shared.sink);
   if (const int row = threadIdx.x; true)
 
-    shared.lora[row] = to_float(low_rank_of(sum_of(await_in_turn(exchange, shared.call, row, lane == 0).of)));
+    shared.lora[row] = to_float(low_rank_of(sum_of(await_after(exchange, shared.call, row, lane, summed).of)));
   meet_at(MIXABLE, down::COMPUTERS + 32);
   const up::Input input = up::input_of(shared.lora, lane);
   {
@@ -1059,6 +1074,7 @@ hyper_connection_first_one_kernel(const storage_t* residual,
   if (threadIdx.x == 0) shared.scale = scale;
   down::multiply_rows(shared.down, rows, down::normalised_chunk(x, scale, member), team, member);
   arrive_at(SUMMED, down::COMPUTERS + 32);
+  const unsigned int summed = cycles();
   if (!mixes) return;
 
   const int column = warp * up::COLUMNS_PER_WARP;
@@ -1067,7 +1083,7 @@ hyper_connection_first_one_kernel(const storage_t* residual,
   up::take(columns, column, lane, &shared.sink);
   if (const int row = threadIdx.x; true)
 
-    shared.lora[row] = to_float(low_rank_of(sum_of(await_in_turn(exchange, shared.call, row, lane == 0).of)));
+    shared.lora[row] = to_float(low_rank_of(sum_of(await_after(exchange, shared.call, row, lane, summed).of)));
   meet_at(MIXABLE, down::COMPUTERS + 32);
   const up::Input input = up::input_of(shared.lora, lane);
   {
@@ -1183,6 +1199,7 @@ hyper_connection_final_one_kernel(const storage_t* residual, const storage_t* bl
   if (threadIdx.x == 0) shared.scale = scale;
   down::multiply_rows(shared.down, rows, down::normalised_chunk(x, scale, member), team, member);
   arrive_at(SUMMED, down::COMPUTERS + 32);
+  const unsigned int summed = cycles();
   if (!mixes) return;
 
   const int column = warp * up::COLUMNS_PER_WARP;
@@ -1191,7 +1208,7 @@ hyper_connection_final_one_kernel(const storage_t* residual, const storage_t* bl
   up::take(columns, column, lane, &shared.sink);
   if (const int row = threadIdx.x; true)
 
-    shared.lora[row] = to_float(low_rank_of(sum_of(await_in_turn(exchange, shared.call, row, lane == 0).of)));
+    shared.lora[row] = to_float(low_rank_of(sum_of(await_after(exchange, shared.call, row, lane, summed).of)));
   meet_at(MIXABLE, down::COMPUTERS + 32);
   const up::Input input = up::input_of(shared.lora, lane);
   {

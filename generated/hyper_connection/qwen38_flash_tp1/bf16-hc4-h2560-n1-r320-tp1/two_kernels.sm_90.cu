@@ -1,7 +1,7 @@
 // hyper_connection bf16-hc4-h2560-n1-r320-tp1, candidate two_kernels (route two_kernels), sm_90
 // workload: dtype = bfloat16, branches = 4, hidden = 2560, low_rank = 320, tokens = 1, world_size = 1, eps = 1e-06, norm_weight = per_branch
 // trees (segments, lanes, chunk): norm [1, 320, 8], down [4, 320, 8], up [1, 32, 2]
-// schedule: pace_cycles = 200, hurried = down, order = weights_first, evict_first = true, seeded = true, down = { ctas = 132 }, up_mix = { ctas = 132, threads = 384 }
+// schedule: pace_cycles = 160, hurried = down, order = weights_first, evict_first = true, seeded = true, down = { ctas = 132 }, up_mix = { ctas = 132, threads = 384 }
 // scratch: y [1, 10240] bfloat16
 // scratch: partials [4, 324] float32
 // scratch: partials_final [4, 320] float32
@@ -18,7 +18,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from qwen38_flash_tp1.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): 33a294deef74c5cd614ae9eb291a48b55c20f28d4e33f99b259a3f4a752d1f4d
+// Identity (workload, candidate, target): 3b3a86a63eb180d385aca23ff318ba338a168964183cf416648dd429367e19b3
 //
 // A boundary in two launches: a CTA of the first sums some rows of down over one branch, a CTA of the second mixes some
 // hidden coordinates. The weights of each come to shared memory while the kernels before it still run.
@@ -412,13 +412,13 @@ __device__ __forceinline__ storage_t low_rank_of(float total) {
 
 // ---- the weights' way into shared memory ----
 
-// One lane issues the copies, 200 cycles apart: all at once, they would stand in front of what the kernel
+// One lane issues the copies, 160 cycles apart: all at once, they would stand in front of what the kernel
 // before this one is waiting for.
 extern __shared__ __align__(128) unsigned char staged[];
 
 __device__ __forceinline__ void keep_pace(long long& last, bool paced, const unsigned int* released) {
   // Once the grid in front has ended, this one waits for its weights: they hurry.
-  while (clock64() - last < 200 && (paced || load_relaxed_block(released) == 0)) {
+  while (clock64() - last < 160 && (paced || load_relaxed_block(released) == 0)) {
   }
   last = clock64();
 }
