@@ -55,8 +55,10 @@ class Recorded:
         if guards is None:
             self._left = 0
             return
-        any_size = [[None] * tensor.dim() for tensor in tensors]  # None: not dynamic, so it is compared
-        self.like = guards(*tensors, dynamic_dims_sizes=any_size, dynamic_dims_strides=any_size).check
+        # What is given here is compared; where a dimension is None, it isn't.
+        sizes = [list(tensor.shape) for tensor in tensors]
+        strides = [list(tensor.stride()) for tensor in tensors]
+        self.like = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
 
 
 def _never(*_: torch.Tensor) -> bool:

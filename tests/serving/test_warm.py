@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from kernwright.runtime import Device, Dispatch, InvalidSetting, fork, loader, plan, watch
+from kernwright.runtime import Device, Dispatch, InvalidSetting, fork, loader, watch
 from kernwright.runtime.reference import hyper_connection
+from kernwright.runtime.reference.hyper_connection_known import Recorded
 
 H200 = Device("sm_90", 132, "NVIDIA H200", 0)
 
@@ -217,7 +218,8 @@ def test_ranges_are_off_unless_asked_for(
     nvtx = SimpleNamespace(range_push=lambda label: seen.append(label), range_pop=lambda: seen.append(None))
     monkeypatch.setattr(torch.cuda, "nvtx", nvtx)
     op: Any = bound._operators["hyper_connection"]
-    assert isinstance(op.plan(*make.tensors())._run, plan.Plan)  # nothing stands between
+    resolved = op.plan(*make.tensors())
+    assert resolved._run is resolved.plan.serve  # nothing stands between
     assert seen == []
 
     from kernwright.runtime import ranges
@@ -236,7 +238,7 @@ def test_ranges_are_off_unless_asked_for(
         None,
     ]
     seen.clear()
-    with pytest.raises(TypeError):
+    with pytest.raises(AttributeError):
         ready(None)
     assert seen[1:] == [None]  # closed whatever happens
 
@@ -283,6 +285,22 @@ def test_a_known_call_is_recognised_by_all_that_matters(make: ModuleType, bound:
     assert len(gpu.launches) == launched
     assert bound.stats().fallbacks == {"layout": 1}
     assert hyper_connection.Op.family == "hyper_connection"
+
+
+def test_tensors_like_those_recorded_are_of_the_same_sizes_and_strides() -> None:
+    """And of the same type, dtype and device: the short way trusts nothing else."""
+    row, weight = torch.zeros(1, 256, dtype=torch.float16), torch.zeros(336, 256, dtype=torch.float16)
+    recorded = Recorded()
+    recorded.record([row, weight])
+    assert recorded.like(row.clone(), weight.clone())
+    for others in (
+        (row[:, :255], weight),
+        (row, torch.zeros(335, 256, dtype=torch.float16)),
+        (row, torch.zeros(256, 336, dtype=torch.float16).t()),
+        (row.float(), weight),
+        (row, weight.to("meta")),
+    ):
+        assert not recorded.like(*others)
 
 
 def test_known_outputs_are_looked_at_on_every_call(make: ModuleType, bound: Dispatch, gpu: Any) -> None:
