@@ -122,7 +122,7 @@ def launchers() -> dict[str, Callable[[], object]]:
 def same_kernel_by_cupy(
     kernel: Kernel, source: str, given: list[torch.Tensor]
 ) -> dict[str, Callable[[], object]]:
-    """Our kernel of one launch by CuPy's RawKernel: with CuPy arrays made once, and as users of torch must call it."""
+    """Our kernel of one launch by CuPy's RawKernel: with CuPy arrays made once, and from torch tensors."""
     import cupy
     from kernwright.compiler.nvrtc import FLAGS
 
