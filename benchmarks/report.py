@@ -74,8 +74,10 @@ def all_reduce() -> str:
     return (
         f"## All-reduce, two ranks\n\nTwo {found['device']}, torch {found['torch']}, NCCL {found['nccl']}, BF16, "
         f"microseconds a call, {found['calls_in_a_graph']} calls in a graph, in turns, the slower rank. "
-        "PyTorch's ops take their input from symmetric memory and leave the sum there or in a new tensor: `symmetric` is "
-        f"the like of it, `staged` copies first.\n\n{markdown(head, rows)}\n\nChecked in the same run: {done}; {wrong} wrong "
+        "PyTorch's ops take their input from symmetric memory and leave the sum there or in a new "
+        "tensor: `symmetric` is "
+        f"the like of it, `staged` copies first.\n\n{markdown(head, rows)}\n\nChecked in the same run: "
+        f"{done}; {wrong} wrong "
         "values.\n\n![Microseconds by payload](figures/all_reduce.svg)\n"
     )
 
@@ -133,7 +135,8 @@ def neighbours() -> str:
     alone = ", ".join(f"{kind} {ms:.3f}" for kind, ms in found["foreign_alone_ms"].items())
     return (
         f"## Hyper-connection boundaries behind a foreign kernel\n\n{found['device']}, {found['calls']} times (a "
-        f"foreign kernel of 5 us, a boundary) in a graph, FP16. {found['baseline']}'s chain behind the ordinary kernel takes "
+        f"foreign kernel of 5 us, a boundary) in a graph, FP16. {found['baseline']}'s chain behind the "
+        "ordinary kernel takes "
         f"{found['baseline_ms']:.3f} ms; the foreign kernels alone, ms: {alone}.\n\n{markdown(head, rows)}\n"
     )
 
@@ -225,7 +228,8 @@ def document() -> str:
     )
     timeline = (
         "### Which unit is busy when\n\n![Timeline](figures/linear_timeline.svg)\n\nThe second of two calls of "
-        "`sm_16`, M = 8192, N = 5120, K = 4096. Three of four reductions hide; the last one can't, and each slice's GEMM is "
+        "`sm_16`, M = 8192, N = 5120, K = 4096. Three of four reductions hide; the last one can't, and "
+        "each slice's GEMM is "
         "slower than a quarter of the whole one: it has 16 SMs less and shares the memory with a reduction.\n"
     )
     parts = (
