@@ -9,6 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes depends on what else the machine does; pytest's own limit stops what hangs.
+settings.register_profile("kernwright", deadline=None)
+settings.load_profile("kernwright")
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 # Ranks that share a GPU wait for each other, on more streams than CUDA has hardware queues for by default: two in
