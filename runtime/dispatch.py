@@ -358,7 +358,9 @@ class Dispatch:
                         if own is not None:
                             selection = own(request, device, chosen, comm)
                         else:
-                            selection, _ = self._settle(request, device, chosen, comm, exact=False)
+                            selection, plan = self._settle(request, device, chosen, comm, exact=False)
+                            if plan is not None:
+                                plan.prepare()
                         explanations.append(Explanation.of(selection))
         return tuple(explanations)
 

@@ -30,8 +30,9 @@ from .direct import Serve, direct
 from .errors import Misaligned, NotWarm
 from .launch import Module, Sequenced
 from .request import Buffer, Signature
+from .state import State, StateKind
 from .table import Candidate, Kernel
-from .waits import RECORD, WaitRecord
+from .waits import RECORD
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 ALIGNMENT = 256
 """Bytes; what the allocators of CUDA and torch give, so that kernels see no difference."""
 
-_captured: dict[int, torch.Tensor] = {}
+_captured: dict[int, State] = {}
 """State whose address is in a captured graph, which may be replayed long after its plan is gone."""
 
 TIMEOUT_NS = 30_000_000_000
@@ -64,13 +65,12 @@ class Plan:
         "_loose",
         "_offsets",
         "_outputs",
-        "_record_at",
-        "_records",
         "_scratch",
         "_scratch_bytes",
         "_sequence",
         "_state",
         "_state_bytes",
+        "_state_kind",
         "_state_offsets",
         "_structs",
         "arch",
@@ -144,11 +144,11 @@ class Plan:
         self._offsets, self._scratch_bytes = _pack(scratch)
         self._scratch = ((self._scratch_bytes,), (1,), torch.uint8)
         self._state_offsets, self._state_bytes = _pack(state)
-        self._state: dict[int, torch.Tensor] = {}
-        self._records: dict[int, WaitRecord] = {}
-        self._record_at = next(
+        self._state: dict[int, State] = {}
+        record_at = next(
             (at for at, buffer in zip(self._state_offsets, state, strict=True) if buffer.name == RECORD), None
         )
+        self._state_kind = StateKind(candidate.name, device.index or 0, self._state_bytes, record_at)
         self.serve: Serve = self._step_by_step
         """What a call of the plan does; whoever calls often keeps it."""
         if self._index is not None and not self._structs:
@@ -241,9 +241,10 @@ class Plan:
             self._launch([tensors[buffer.name].data_ptr() for buffer in self.buffers])
 
     def prepare(self) -> None:
-        """Make the state of torch's current stream, so that a capture on it finds it."""
+        """Make the state of torch's current stream, and spares for streams that are first seen in a capture."""
         if self._state_bytes and self._index is not None:
             self._state_of(current_stream(self._index))
+            self._state_kind.keep_spares()
 
     def check(self) -> None:
         """Look whether kernels whose CTAs wait for each other gave up, in calls that have ended; waits for a copy.
@@ -253,8 +254,9 @@ class Plan:
         Raises:
             CtasApart: they did.
         """
-        for record in self._records.values():
-            record.check()
+        for state in self._state.values():
+            if state.record is not None:
+                state.record.check()
 
     def reset(self) -> None:
         """Make all state as new, that of captured graphs too; waits until the device is idle."""
@@ -264,9 +266,9 @@ class Plan:
             return
         torch.cuda.synchronize(self._index)
         for state in self._state.values():
-            state.zero_()
-        for record in self._records.values():
-            record.forget()
+            state.memory.zero_()
+            if state.record is not None:
+                state.record.forget()
         torch.cuda.synchronize(self._index)
 
     def _refuse(self, pointers: Sequence[int]) -> NoReturn:
@@ -298,24 +300,21 @@ class Plan:
     def _state_of(self, stream: int) -> int:
         state = self._state.get(stream)
         if capturing():
-            if state is not None:
-                _captured[id(state)] = state
-            else:
-                raise NotWarm(
-                    f"candidate {self.candidate.name} keeps state for every stream, and has none yet for the one "
-                    "that is being captured; call the op, or prepare() of its plan, on that stream once before the "
-                    "capture"
-                )
-        elif record := self._records.get(stream):
-            record.look_sometimes()
-        if state is None:
-            import torch
-
-            made = torch.zeros(self._state_bytes, dtype=torch.uint8, device=f"cuda:{self._index}")
-            state = self._state.setdefault(stream, made)
-            if self._record_at is not None:
-                self._records.setdefault(stream, WaitRecord(state, self._record_at, self.candidate.name))
-        return state.data_ptr()
+            if state is None:
+                state = self._state_kind.take_spare()
+                if state is None:
+                    raise NotWarm(
+                        f"candidate {self.candidate.name} keeps state for every stream, and no spare is left for the "
+                        "one that is being captured; call warm_up() or the op before the capture"
+                    )
+                self._state[stream] = state
+            _captured[id(state)] = state
+        elif state is None:
+            state = self._state.setdefault(stream, self._state_kind.make())
+            self._state_kind.keep_spares()
+        elif state.record is not None:
+            state.record.look_sometimes()
+        return state.address
 
 
 class RawStream:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernwright.runtime import Device, LoadError, Misaligned, NotWarm, Plan, current, direct, plan
+from kernwright.runtime import Device, LoadError, Misaligned, NotWarm, Plan, current, direct, plan, state
 from kernwright.runtime.table import Kernel
 
 GPU = Device("sm_90", 132, "NVIDIA H200", 0)
@@ -219,22 +219,31 @@ def test_state_is_zeroed_once_for_each_stream(
         return made[-1]
 
     monkeypatch.setattr(torch, "zeros", zeros)
+    monkeypatch.setattr(state, "_spares", {})
     now = [0]
     monkeypatch.setattr(plan, "current_stream", lambda _: now[0])
     monkeypatch.setattr(plan, "stream_query", lambda: lambda _: now[0])
     combine = make_plan(make, launches, "combine", found)
     for now[0] in (7, 7, 9):
         combine(make.tensors(kind="combine")[:3])
-    assert [tensor.nbytes for tensor in made] == [256, 256]
+    assert [tensor.nbytes for tensor in made] == [256] * (2 + state.SPARES)
     addresses = [tensor.data_ptr() for tensor in made]
-    assert [launch[3][4] for launch in launches] == [addresses[0], addresses[0], addresses[1]]
-    now[0] = 11
+    assert [launch[3][4] for launch in launches] == [addresses[0], addresses[0], addresses[-1]]
+    # Streams first seen inside a capture take spares, which were made before; two of them never share one.
     monkeypatch.setattr(plan, "capturing", lambda: True)
-    with pytest.raises(NotWarm, match="candidate control keeps state for every stream, and has none yet"):
+    launches.clear()
+    for now[0] in (*range(10, 10 + state.SPARES), 10):
+        combine(make.tensors(kind="combine")[:3])
+    taken = [launch[3][4] for launch in launches]
+    assert sorted(taken[:-1]) == sorted(addresses[1:-1])
+    assert taken[-1] == taken[0]
+    assert len(made) == 2 + state.SPARES
+    now[0] = 50
+    with pytest.raises(NotWarm, match="candidate control keeps state for every stream, and no spare is left"):
         combine(make.tensors(kind="combine")[:3])
     monkeypatch.setattr(plan, "capturing", lambda: False)
     combine.prepare()
-    assert len(made) == 3
+    assert len(made) == 3 + 2 * state.SPARES
 
 
 def test_ranks_that_share_a_launch_get_pointers_of_their_own(

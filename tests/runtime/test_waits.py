@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from kernwright.runtime import Device, Plan, plan, waits
+from kernwright.runtime import state as kept
 from kernwright.runtime.errors import CtasApart
 from kernwright.runtime.waits import WaitRecord
 
@@ -70,6 +71,7 @@ def test_a_plan_looks_checks_and_resets(make: ModuleType, monkeypatch: pytest.Mo
     for name, value in (("stream_query", lambda: lambda _: 7), ("device_query", lambda: None)):
         monkeypatch.setattr(plan, name, value)
     monkeypatch.setattr(torch, "zeros", on_cpu)
+    monkeypatch.setattr(kept, "_spares", {})
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     monkeypatch.setattr(waits, "LOOK_SECONDS", -1.0)
     found = make.candidate("control")
@@ -93,7 +95,7 @@ def test_a_plan_looks_checks_and_resets(make: ModuleType, monkeypatch: pytest.Mo
     combine.reset()
     for _ in range(2):
         combine(inputs)
-    (state,) = made
+    state = made[0]
     state[256:288] = torch.tensor(FAILED, dtype=torch.int32).view(torch.uint8)
     state[0] = 1
     monkeypatch.setattr(plan, "capturing", lambda: True)

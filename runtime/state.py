@@ -1,0 +1,63 @@
+"""State that kernels keep between the calls of one stream, and spares for streams first seen inside a capture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .waits import WaitRecord
+
+if TYPE_CHECKING:
+    import torch
+
+SPARES = 8
+"""Kept of each kind: a decoder's kinds of a boundary, captured on a stream that nobody has called on."""
+
+_spares: dict[StateKind, list[State]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class StateKind:
+    """Whose state, and what it looks like; states of one kind are all alike until they are used."""
+
+    candidate: str
+    index: int
+    """Ordinal of the device."""
+    nbytes: int
+    record_at: int | None
+    """Where the record of failed waits begins, bytes; None: nobody waits."""
+
+    def make(self) -> State:
+        """New state, zeroed on the current stream; not inside a capture, whose replays would zero it again."""
+        import torch
+
+        memory = torch.zeros(self.nbytes, dtype=torch.uint8, device=f"cuda:{self.index}")
+        record = None if self.record_at is None else WaitRecord(memory, self.record_at, self.candidate)
+        return State(memory, record)
+
+    def keep_spares(self) -> None:
+        """Make what is missing of the spares; a capture begins with a synchronisation, so they are zero then."""
+        kept = _spares.setdefault(self, [])
+        while len(kept) < SPARES:
+            kept.append(self.make())
+
+    def take_spare(self) -> State | None:
+        """A spare, if there is one."""
+        try:
+            return _spares[self].pop()
+        except (KeyError, IndexError):
+            return None
+
+
+@dataclass(slots=True)
+class State:
+    """The state of one stream."""
+
+    memory: torch.Tensor
+    """uint8 `[bytes]`."""
+    record: WaitRecord | None = None
+    address: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Note the address: a call needs nothing else."""
+        self.address = self.memory.data_ptr()
