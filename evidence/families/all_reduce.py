@@ -38,8 +38,11 @@ class AllReduce:
         """Of every part and operation: payloads at its ends, next to them and odd ones; then every kind of values.
 
         The emulator gets one of each operation unasked, one of which wraps: what is wrong at all shows at any
-        size, and eight ranks of 64 CTAs take it seconds a call.
+        size, and eight ranks of 64 CTAs take it seconds a call. Devices whose parts begin or end alike share cases.
         """
+        return iter(dict.fromkeys(self._cases_of_parts(workload)))
+
+    def _cases_of_parts(self, workload: Workload) -> Iterator[Case]:
         item = _item(workload)
         for low, high in _spans(workload):
             first, last = -(-low // item) * item, high // item * item

@@ -53,9 +53,12 @@ def record(work, name, verdict="admitted", gain=0.1, kind=KIND):
 
 
 def dispatch(**admitted):
-    """The library's table, with candidates admitted by the lower end of a cell (`m8192="copies_4"`)."""
+    """The library's table without what was measured, but candidates of K = 4096 admitted by the lower end of a cell
+    (`m8192="copies_4"`).
+    """
     works = []
     for work in TABLE.workloads:
+        work = replace(work, records=())
         if work.spec == SPEC and work.fields["k"] == 4096:
             names = [name for cell, name in admitted.items() if cell == f"m{work.fields['m'][0]}"]
             work = replace(work, records=tuple(record(work, name) for name in names))
