@@ -56,11 +56,11 @@ def test_every_part_of_the_library_has_cases_and_few_on_the_emulator(work):
         }
         assert {case.at for case in own} >= {part.high // 4 * 4, -(-part.low // 4) * 4}
         emulated = [case for case in essential(listed) if case in own]
-        assert [(case.kind, case.inputs) for case in emulated] == [
-            ("staged", "wrap"),
-            ("sum2", "mixed"),
-            ("symmetric", "mixed"),
-        ]
+        found = [
+            (case.kind, case.inputs) for case in emulated
+        ]  # of other devices' parts, too, that lie there
+        assert set(found) == {("staged", "wrap"), ("sum2", "mixed"), ("symmetric", "mixed")}
+        assert len(found) <= 3 * len({other.device for other in work.parts})
         assert all(case.at <= max(128 * 1024, part.low + 16) for case in emulated)
 
 
