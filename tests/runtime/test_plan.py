@@ -200,6 +200,31 @@ def test_the_stream_is_torchs_current_one_of_the_device(monkeypatch: pytest.Monk
         assert [ask(index) for index in (0, 3)] == [0x5000, 0x5003]
 
 
+def test_a_single_device_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: 5, raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert current.device_query() is None
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    ask = current.device_query()
+    assert ask is not None
+    assert ask() == 5
+
+
+def test_tensors_that_are_missing_launch_nothing(make: ModuleType, launches: list[Any]) -> None:
+    """The frame still has the last call's addresses, which nobody promised to keep."""
+    combine = make_plan(make, launches, "combine")
+    inputs = make.tensors(kind="combine")[:3]
+    (x,) = combine(inputs)
+    launches.clear()
+    with pytest.raises(ValueError, match="3 tensors were given, and this plan takes 4, inputs and outputs"):
+        combine(inputs, [])
+    with pytest.raises(AttributeError, match="data_ptr"):
+        combine([*inputs[:2], None], [x])
+    assert launches == []
+    combine(inputs, [x])
+    assert len(launches) == 1
+
+
 def test_state_is_zeroed_once_for_each_stream(
     make: ModuleType, launches: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

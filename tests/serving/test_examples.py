@@ -92,4 +92,6 @@ def test_the_cost_of_a_call_is_measured_and_says_where(tmp_path: Path) -> None:
     # Ratios of what ran in one process; with room for a machine that does other things, too.
     assert cost["op"] < 3 * cost["plan, 3 kernels"]
     assert cost["plan, 3 kernels"] < 2.5 * cost["plan, 1 kernel"]
+    assert cost["op, out="] < 1.25 * cost["op"]
+    assert cost["serve, 1 kernel, out="] < cost["plan, 1 kernel, out="] < cost["plan, 1 kernel"]
     assert ran.stdout.count("Ordered by: internal time") == 3

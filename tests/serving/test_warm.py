@@ -219,7 +219,7 @@ def test_ranges_are_off_unless_asked_for(
     monkeypatch.setattr(torch.cuda, "nvtx", nvtx)
     op: Any = bound._operators["hyper_connection"]
     resolved = op.plan(*make.tensors())
-    assert resolved._run is resolved.plan.serve  # nothing stands between
+    assert resolved.serve is resolved.plan.serve  # nothing stands between
     assert seen == []
 
     from kernwright.runtime import ranges
