@@ -89,14 +89,21 @@ def direct(
         except IndexError:  # other threads are calling
             frame = sequence.frame()
         values, place = frame.values, 0
-        for tensor in inputs:
-            values[place] = tensor.data_ptr()
-            place += 1
-        for tensor in outputs:
-            values[place] = tensor.data_ptr()
-            place += 1
+        try:
+            for tensor in inputs:
+                values[place] = tensor.data_ptr()
+                place += 1
+            for tensor in outputs:
+                values[place] = tensor.data_ptr()
+                place += 1
+        except IndexError:  # more than there is room for
+            place = len(inputs) + len(outputs)
         if place != given:
-            raise ValueError(f"{place} tensors were given, and this plan takes {given}, inputs and outputs")
+            frames.append(frame)
+            raise ValueError(
+                f"{place} tensors were given, and this plan takes {given}, inputs and outputs: pass those of its "
+                "signature, in its order"
+            )
         if left(frame.low_bytes.tobytes(), None, aligned):
             found = values[:given]
             frames.append(frame)

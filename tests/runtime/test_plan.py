@@ -218,6 +218,8 @@ def test_tensors_that_are_missing_launch_nothing(make: ModuleType, launches: lis
     launches.clear()
     with pytest.raises(ValueError, match="3 tensors were given, and this plan takes 4, inputs and outputs"):
         combine(inputs, [])
+    with pytest.raises(ValueError, match="5 tensors were given, and this plan takes 4, inputs and outputs"):
+        combine([*inputs, x], [x])
     with pytest.raises(AttributeError, match="data_ptr"):
         combine([*inputs[:2], None], [x])
     assert launches == []
