@@ -3,7 +3,8 @@
 On a GPU: our plan, our operator of torch and our op (three kernels a call), a plan of one kernel, and beside them,
 interleaved in the same process, what others cost: CuPy's RawKernel, a Triton launch, `torch.add_`, an operator of
 torch that does nothing. Only the host's time is measured: the kernels are short and the queue is emptied between
-batches, so that no launch waits for room.
+batches, so that no launch waits for room. "Changing": no call has the addresses of the one before, as in a model
+whose layers share a plan; all others repeat a call.
 
 Without a GPU the same Python runs with launches that do nothing, and the output says so; such figures compare
 versions of this toolkit with each other, and nothing else.
@@ -19,12 +20,14 @@ import json
 import pstats
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import torch
+from _call_cost_graph import graph_launches
 from kernwright.generated import dispatch
 from kernwright.runtime import Device, loader, plan
 from kernwright.runtime import dispatch as dispatching
@@ -85,6 +88,7 @@ def ours(device: str) -> dict[str, Callable[[], object]]:
     out, x = boundary(*arguments), combine(*combining)
     boundary_serve, combine_serve = boundary.serve, combine.serve
     combined, written = combining[:3], x[:1]
+    changing, changing_combined = in_turn(arguments), in_turn(list(combined))
     assert boundary.plan is not None, "torch serves the boundary here: see dispatch.explain(...)"
     found: dict[str, Callable[[], object]] = {}
     if device == "cuda":  # a candidate that keeps state makes it on a GPU
@@ -96,10 +100,17 @@ def ours(device: str) -> dict[str, Callable[[], object]]:
         "plan, 1 kernel, out=": lambda: combine(*combining, out=x),
         "serve, 3 kernels, out=": lambda: boundary_serve(arguments, out),
         "serve, 1 kernel, out=": lambda: combine_serve(combined, written),
+        "serve, 3 kernels, out=, changing": lambda: boundary_serve(next(changing), out),
+        "serve, 1 kernel, out=, changing": lambda: combine_serve(next(changing_combined), written),
         "op": lambda: op(*arguments),
         "op, out=": lambda: op(*arguments, out=out),
         "torch.ops.kernwright": lambda: operator(*arguments),
     }
+
+
+def in_turn(arguments: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """The arguments and copies of them, by turns: no call has the addresses of the one before."""
+    return cycle((arguments, [tensor.clone() for tensor in arguments]))
 
 
 def launchers() -> dict[str, Callable[[], object]]:
@@ -120,6 +131,8 @@ def launchers() -> dict[str, Callable[[], object]]:
     for name, programmatic in (("launchKernel x 3", False), ("cuLaunchKernelEx x 3", True)):
         sequence = Sequenced(module, [replace(kernel, programmatic=programmatic)] * 3, kernel.args)
         found[name] = lambda sequence=sequence: sequence(pointers, stream)
+        if not programmatic:
+            found |= graph_launches(sequence, pointers, stream, keep)
     return found | same_kernel_by_cupy(kernel, chosen.build.source, [named[name] for name in kernel.args])
 
 
@@ -135,10 +148,12 @@ def same_kernel_by_cupy(
     raw = cupy.RawModule(code=text, options=options).get_function(kernel.symbol)
     use_torchs_stream()
     arrays = tuple(cupy.from_dlpack(tensor) for tensor in given)
-    keep.append(arrays)
-    grid, block = kernel.grid, kernel.block
+    others = tuple(array.copy() for array in arrays)
+    keep.append((arrays, others))
+    grid, block, changing = kernel.grid, kernel.block, cycle((arrays, others))
     return {
         "CuPy RawKernel, the same kernel": lambda: raw(grid, block, arrays),
+        "CuPy RawKernel, changing": lambda: raw(grid, block, next(changing)),
         "the same, of torch tensors": lambda: raw(grid, block, tuple([t.data_ptr() for t in given])),
     }
 

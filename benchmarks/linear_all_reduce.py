@@ -108,7 +108,8 @@ def main(
                 document["rows"] = [bench.measure(*shape, m) for shape in SHAPES for m in rows or ROWS]
                 document["dispatched"] = verdict(document["rows"])
                 if comm.rank == 0:
-                    document["records"] = [str(p) for p in bench.write(folder / "records", document["rows"])]
+                    written = bench.write(folder / "records", document["rows"])
+                    document["records"] = [str(path.relative_to(folder)) for path in written]
         for arm in trace or ():
             for shape in SHAPES:
                 timeline(comm, arm, *shape, folder)

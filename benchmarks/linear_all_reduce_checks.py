@@ -173,6 +173,36 @@ def memory(layer: Layer, count: int) -> dict[str, Any]:
     return {"bytes": grown, "scratch": group.scratch_bytes, "wrong": sum(map(bool, grown.values()))}
 
 
+def compiled_block(layer: Layer) -> dict[str, Any]:
+    """Two layers through torch.compile, off, on by each transport, and with the verdict flipped under the graph."""
+    first, second, calls = layer, Layer(layer.comm, layer.width, layer.k, seed=1), 0
+    wrong = torch.zeros((), dtype=torch.int64, device=layer.comm.device)
+    comm, rank, k, ones = layer.comm, layer.comm.rank, layer.k, MOST_ONES // layer.comm.world_size
+    weights = first.weights[rank], second.weights[rank]
+
+    def between(y: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.arange(k, device=y.device) < ones, y[:, :k].clamp(-1, 1), 0)
+
+    for name in (None, "nccl_4", "sm_8", "copies_4"):
+        torch.compiler.reset()
+
+        def block(x: torch.Tensor, name: str | None = name) -> torch.Tensor:
+            y = linear_all_reduce(x, weights[0], comm=comm, force=name)
+            return linear_all_reduce(between(y), weights[1], comm=comm, force=name)
+
+        compiled = torch.compile(block, fullgraph=True, dynamic=True)
+        for m in (64, 2100, 4096):
+            if name is not None and not serves(layer.width, k, name, m):
+                continue
+            given = first.given(m, m)
+            wanted = second.wanted([between(first.wanted(given))] * comm.world_size)
+            for policy in ("measured", "control", "measured"):
+                with DISPATCH.policy(policy):
+                    wrong += different(compiled(given[rank]), wanted)
+                    calls += 1
+    return {"calls": calls, "wrong": int(wrong)}
+
+
 def a_rank_stays_away(layer: Layer, name: str) -> dict[str, Any]:
     """The last rank skips a call: NaN and PeerTimeout on the others, and after reset the next call is right."""
     given = layer.given(2048, 3)
@@ -226,6 +256,7 @@ def run(
         "two streams": lambda: two_streams(layer, 20),
         "memory": lambda: memory(layer, 200),
         "quantisation": lambda: quantisation(comm),
+        "compiled block": lambda: compiled_block(layer),
     }
     for name in ("sm_8", "copies_4", "copies_between"):
         checks[f"a rank stays away, {name}"] = lambda name=name: a_rank_stays_away(

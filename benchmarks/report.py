@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "ledger" / "figures"
 DOCUMENT = ROOT / "docs" / "measured.md"
 TIMELINE = "linear_timeline.json"
+LINEAR = ("linear_all_reduce_h200_x2.json", "linear_all_reduce_h200_x2_few_rows.json")
 PEERS = ("PyTorch one_shot", "PyTorch two_shot", "NCCL")
 SERIAL = ("serial, NCCL", "serial, two-shot", "serial, ours")
 KIB = 1024
@@ -68,26 +69,31 @@ def all_reduce() -> str:
         "symmetric / best PyTorch",
         "staged / best PyTorch",
     ]
-    checks = found["all_reduce"]["checks"].items()
-    wrong = sum(entry["wrong"] for _, entry in checks)
-    done = ", ".join(f"{name} ({entry.get('calls', entry.get('replays', 1))})" for name, entry in checks)
     return (
         f"## All-reduce, two ranks\n\nTwo {found['device']}, torch {found['torch']}, NCCL {found['nccl']}, BF16, "
         f"microseconds a call, {found['calls_in_a_graph']} calls in a graph, in turns, the slower rank. "
         "PyTorch's ops take their input from symmetric memory and leave the sum there or in a new "
         "tensor: `symmetric` is "
-        f"the like of it, `staged` copies first.\n\n{markdown(head, rows)}\n\nChecked in the same run: "
-        f"{done}; {wrong} wrong "
-        "values.\n\n![Microseconds by payload](figures/all_reduce.svg)\n"
+        f"the like of it, `staged` copies first.\n\n{markdown(head, rows)}\n\n"
+        f"{checked(found['all_reduce']['checks'])}\n\n"
+        "![Microseconds by payload](figures/all_reduce.svg)\n"
     )
+
+
+def checked(checks: Mapping[str, Mapping[str, Any]]) -> str:
+    """What was checked beside the measuring, how often, and how many values were wrong."""
+    wrong = sum(entry["wrong"] for entry in checks.values())
+    done = (f"{name} ({entry.get('calls', entry.get('replays', 1))})" for name, entry in checks.items())
+    return f"Checked by the same script: {', '.join(done)}; {wrong} wrong values."
 
 
 def linears() -> str:
     """Row-parallel linears: every arm, and which the records dispatch."""
-    found = read("linear_all_reduce_h200_x2.json")
-    sliced = [n for n in found["rows"][0]["us"] if n.split("_")[0] in ("sm", "copies", "nccl")]
+    found, measured = read(LINEAR[0]), linear_rows()
+    most = max((row["us"] for row in measured), key=len)
+    sliced = [name for name in most if name.split("_")[0] in ("sm", "copies", "nccl")]
     rows = []
-    for row in found["rows"]:
+    for row in measured:
         us, chosen = row["us"], taken(row)
         best = min(us[name] for name in SERIAL)
         now = us["serial, ours" if chosen == "serial" else chosen]
@@ -98,9 +104,16 @@ def linears() -> str:
     head = ["M", "N", "K", "GEMM", *SERIAL, "serial_sm", *sliced, "dispatched", "gain over best serial"]
     return (
         f"## Row-parallel linears, two ranks\n\nTwo {found['device']}, BF16, K of one rank, microseconds a call, "
-        f"{found['calls_in_a_graph']} calls in a graph, in turns. `dispatched` is what the records of this run "
-        f"admit, and its gain that of its own arm.\n\n{markdown(head, rows)}\n"
+        f"{found['calls_in_a_graph']} calls in a graph, in turns; up to 2,048 rows from a second run. `dispatched` "
+        f"is what the records of these runs admit, and its gain that of its own arm.\n\n{markdown(head, rows)}\n"
+        f"\n{checked(read('linear_all_reduce_checks.json')['checks'])}\n"
     )
+
+
+def linear_rows() -> list[dict[str, Any]]:
+    """The rows of both runs by M and shape; where both have one, that of the second."""
+    found = {(row["m"], row["width"], row["k"]): row for name in LINEAR for row in read(name)["rows"]}
+    return [found[key] for key in sorted(found)]
 
 
 def taken(row: Mapping[str, Any]) -> str:

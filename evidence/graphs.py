@@ -23,6 +23,7 @@ class Graph(Generic[Result]):
             for _ in range(WARM_UP_RUNS):
                 run()
         torch.cuda.current_stream().wait_stream(stream)
+        self._kept = run  # it has whatever a replay reads, which must live as long as the graph
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=stream):
             self.result = run()

@@ -2173,8 +2173,8 @@ TABLE = Table(
         Workload(
             family='linear_all_reduce',
             spec='linear_all_reduce_5120',
-            label='bf16-w5120-k4096-m1to2047-tp2',
-            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 4096, 'm': (1, 2047), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            label='bf16-w5120-k4096-m1to1023-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 4096, 'm': (1, 1023), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
             trees={},
             candidates=(
                 Candidate(
@@ -2182,7 +2182,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to2047-tp2/serial.sm_90.cu', 'd4a9f4b20341b46aeffc6b66ed8644b92b34565f2b4125ab81c268ba2a97f9ec'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to1023-tp2/serial.sm_90.cu', '928f36b7e1c3dba37653ae0693abd70ece98944bd4dcd0e6816e5666b3a215d3'),
                     },
                     kernels={
                     },
@@ -2199,7 +2199,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to2047-tp2/serial_sm.sm_90.cu', 'd4e69beeff57e35dceca430c05789572a11db5d99dc114666a65b22085a1b6b8'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to1023-tp2/serial_sm.sm_90.cu', '70f53ccfd1c0d6f117b324d8a3e7564dd700b5fa066b5534c5f8203320c47691'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2213,6 +2213,93 @@ TABLE = Table(
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            records=(
+                Record(
+                    'serial',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '928f36b7e1c3dba37653ae0693abd70ece98944bd4dcd0e6816e5666b3a215d3',
+                    exact=True,
+                    verdict='no_difference',
+                    gain=0.0,
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m1to1023-tp2/serial.sm_90-nvidia-h200.928f36b7e1c3.20261130T084916Z.json',
+                ),
+                Record(
+                    'serial_sm',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '70f53ccfd1c0d6f117b324d8a3e7564dd700b5fa066b5534c5f8203320c47691',
+                    exact=True,
+                    verdict='rejected',
+                    gain=-0.028201561318263124,
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m1to1023-tp2/serial_sm.sm_90-nvidia-h200.70f53ccfd1c0.20261130T084916Z.json',
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k4096-m1024to2047-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 4096, 'm': (1024, 2047), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1024to2047-tp2/serial.sm_90.cu', 'fe3d03a7b1b3fd78e12ad0d7b51dd8043831f3d6ba4ccda7b25500192a21ef29'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                    tolerance={'relative_l2': 0.004},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1024to2047-tp2/serial_sm.sm_90.cu', 'eb637968633f29352ec5a25f2cf6f541504691ffb86c3e43908e56b02e21eb06'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            records=(
+                Record(
+                    'serial',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    'fe3d03a7b1b3fd78e12ad0d7b51dd8043831f3d6ba4ccda7b25500192a21ef29',
+                    exact=True,
+                    verdict='no_difference',
+                    gain=0.0,
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m1024to2047-tp2/serial.sm_90-nvidia-h200.fe3d03a7b1b3.20261130T084916Z.json',
+                ),
+                Record(
+                    'serial_sm',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    'eb637968633f29352ec5a25f2cf6f541504691ffb86c3e43908e56b02e21eb06',
+                    exact=True,
+                    verdict='admitted',
+                    gain=0.017799031267173526,
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m1024to2047-tp2/serial_sm.sm_90-nvidia-h200.eb637968633f.20261130T084916Z.json',
                 ),
             ),
             channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
@@ -2474,8 +2561,8 @@ TABLE = Table(
                     '9bbff2bf5c7e35780430e126a4ce2d5d738146b90dd10e5df5cf9810b3cc9e0c',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.4223253666454303,
-                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_4.sm_90-nvidia-h200.9bbff2bf5c7e.20261130T055522Z.json',
+                    gain=-0.43611404869755055,
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_4.sm_90-nvidia-h200.9bbff2bf5c7e.20261130T084916Z.json',
                 ),
                 Record(
                     'copies_between',
@@ -2483,8 +2570,8 @@ TABLE = Table(
                     '8ace4768a2ca94aa3a008bf6b71d9258391e9aa2494227edc8e1c96463ca0f73',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.3433881399576466,
-                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_between.sm_90-nvidia-h200.8ace4768a2ca.20261130T055522Z.json',
+                    gain=-0.337149362493556,
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_between.sm_90-nvidia-h200.8ace4768a2ca.20261130T084916Z.json',
                 ),
                 Record(
                     'copies_free',
@@ -2492,8 +2579,8 @@ TABLE = Table(
                     'bd76563c434493ee6c6304eccaf05495e81fc2fc2e6da87d06d6f93de877b724',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.5966704853897562,
-                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_free.sm_90-nvidia-h200.bd76563c4344.20261130T055522Z.json',
+                    gain=-0.6152773866594581,
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_free.sm_90-nvidia-h200.bd76563c4344.20261130T084916Z.json',
                 ),
                 Record(
                     'copies_tail',
@@ -2501,8 +2588,8 @@ TABLE = Table(
                     'ce4a0603d19ca47d4b2652a8915c29312265a6e3dca0628edc32b920e30392b2',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.45899243049429317,
-                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_tail.sm_90-nvidia-h200.ce4a0603d19c.20261130T055522Z.json',
+                    gain=-0.46019807265383794,
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_tail.sm_90-nvidia-h200.ce4a0603d19c.20261130T084916Z.json',
                 ),
                 Record(
                     'nccl_4',
@@ -2510,8 +2597,8 @@ TABLE = Table(
                     'c585d0e94b42dbaea0cb9ce84821c5a09c57327facfea8ce953277096ddd21d4',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.3969221215307337,
-                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/nccl_4.sm_90-nvidia-h200.c585d0e94b42.20261130T055522Z.json',
+                    gain=-0.5248180041293604,
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/nccl_4.sm_90-nvidia-h200.c585d0e94b42.20261130T084916Z.json',
                 ),
                 Record(
                     'serial',
@@ -2520,7 +2607,7 @@ TABLE = Table(
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
-                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial.sm_90-nvidia-h200.9fe17e185e6d.20261130T055522Z.json',
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial.sm_90-nvidia-h200.9fe17e185e6d.20261130T084916Z.json',
                 ),
                 Record(
                     'serial_sm',
@@ -2528,8 +2615,8 @@ TABLE = Table(
                     'e94779e441fc00c5513369a252c4d9ef70b5ae5602a434e86dc16e2eeb28eeda',
                     exact=True,
                     verdict='admitted',
-                    gain=0.04050409337062977,
-                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial_sm.sm_90-nvidia-h200.e94779e441fc.20261130T055522Z.json',
+                    gain=0.04122129827236909,
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial_sm.sm_90-nvidia-h200.e94779e441fc.20261130T084916Z.json',
                 ),
                 Record(
                     'sm_12_tail',
@@ -2537,8 +2624,8 @@ TABLE = Table(
                     'af60534fc0b9051732a889c3a1a1c6917180bff47f28a5962adf8fc31912fbfc',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.21268939249335483,
-                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_12_tail.sm_90-nvidia-h200.af60534fc0b9.20261130T055522Z.json',
+                    gain=-0.2050353428636218,
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_12_tail.sm_90-nvidia-h200.af60534fc0b9.20261130T084916Z.json',
                 ),
                 Record(
                     'sm_16',
@@ -2546,8 +2633,8 @@ TABLE = Table(
                     '049b6d3e0c090356025728db9cd2965c4a9c213a277111f99fb9935bcda38eb9',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.18355543273597474,
-                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_16.sm_90-nvidia-h200.049b6d3e0c09.20261130T055522Z.json',
+                    gain=-0.18824174894866075,
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_16.sm_90-nvidia-h200.049b6d3e0c09.20261130T084916Z.json',
                 ),
                 Record(
                     'sm_4',
@@ -2555,17 +2642,17 @@ TABLE = Table(
                     '25b9cb9ddc6094c61e5dd3e91445ece04b7fefad779bffb86cad2d179f1b522c',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.43396384277058075,
-                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_4.sm_90-nvidia-h200.25b9cb9ddc60.20261130T055522Z.json',
+                    gain=-0.44007710891254836,
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_4.sm_90-nvidia-h200.25b9cb9ddc60.20261130T084916Z.json',
                 ),
                 Record(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '4a3c03aefae78aff88e7622d38718238704b82b363e18b20484d8e77187b716b',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.03581923293888212,
-                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8.sm_90-nvidia-h200.4a3c03aefae7.20261130T055522Z.json',
+                    verdict='admitted',
+                    gain=0.041899511754905805,
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8.sm_90-nvidia-h200.4a3c03aefae7.20261130T084916Z.json',
                 ),
                 Record(
                     'sm_8_tail',
@@ -2573,8 +2660,8 @@ TABLE = Table(
                     '68aca8a6cfcc30789144cc3cbd9e1414c466d4c2a3dbc4ebf2f341a30a450ab9',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.05757579203628338,
-                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8_tail.sm_90-nvidia-h200.68aca8a6cfcc.20261130T055522Z.json',
+                    gain=-0.053245866346123716,
+                    source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8_tail.sm_90-nvidia-h200.68aca8a6cfcc.20261130T084916Z.json',
                 ),
             ),
             channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
@@ -3306,8 +3393,8 @@ TABLE = Table(
         Workload(
             family='linear_all_reduce',
             spec='linear_all_reduce_5120',
-            label='bf16-w5120-k12800-m1to2047-tp2',
-            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 12800, 'm': (1, 2047), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            label='bf16-w5120-k12800-m1to1023-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 12800, 'm': (1, 1023), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
             trees={},
             candidates=(
                 Candidate(
@@ -3315,7 +3402,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to2047-tp2/serial.sm_90.cu', '1084c9bc80ca9d27eb56653a4fa5fcd0f990f3aa384a46d8448344d3b983c74d'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to1023-tp2/serial.sm_90.cu', 'f9e6d564c0a0062364bcfd13df2228a0c59289a5fad609d590261c2ada029e5a'),
                     },
                     kernels={
                     },
@@ -3332,7 +3419,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to2047-tp2/serial_sm.sm_90.cu', 'e9149150cdab58d8ae710f45ba8d11a9fd7d4a2ee6b724f19b33353924f17823'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to1023-tp2/serial_sm.sm_90.cu', '3d23fa91be5cd4af77134e3226a8a4b4c2d7889f6aab39d78d8bfe0396554cb1'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3346,6 +3433,93 @@ TABLE = Table(
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            records=(
+                Record(
+                    'serial',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    'f9e6d564c0a0062364bcfd13df2228a0c59289a5fad609d590261c2ada029e5a',
+                    exact=True,
+                    verdict='no_difference',
+                    gain=0.0,
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m1to1023-tp2/serial.sm_90-nvidia-h200.f9e6d564c0a0.20261130T084916Z.json',
+                ),
+                Record(
+                    'serial_sm',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '3d23fa91be5cd4af77134e3226a8a4b4c2d7889f6aab39d78d8bfe0396554cb1',
+                    exact=True,
+                    verdict='no_difference',
+                    gain=-0.00685544680519512,
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m1to1023-tp2/serial_sm.sm_90-nvidia-h200.3d23fa91be5c.20261130T084916Z.json',
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_5120',
+            label='bf16-w5120-k12800-m1024to2047-tp2',
+            fields={'dtype': 'bfloat16', 'width': 5120, 'k': 12800, 'm': (1024, 2047), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1024to2047-tp2/serial.sm_90.cu', '2182e134c8588ad09df3798bf65b3367906bd443d99155da92a6be75494bfa93'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                    tolerance={'relative_l2': 0.004},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1024to2047-tp2/serial_sm.sm_90.cu', '95bfa2b088c5af1d1a101e288ed65e2d6dd2fc3ed620b698b36cc6fa3dc32481'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            records=(
+                Record(
+                    'serial',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '2182e134c8588ad09df3798bf65b3367906bd443d99155da92a6be75494bfa93',
+                    exact=True,
+                    verdict='no_difference',
+                    gain=0.0,
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m1024to2047-tp2/serial.sm_90-nvidia-h200.2182e134c858.20261130T084916Z.json',
+                ),
+                Record(
+                    'serial_sm',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '95bfa2b088c5af1d1a101e288ed65e2d6dd2fc3ed620b698b36cc6fa3dc32481',
+                    exact=True,
+                    verdict='no_difference',
+                    gain=0.011525920438389514,
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m1024to2047-tp2/serial_sm.sm_90-nvidia-h200.95bfa2b088c5.20261130T084916Z.json',
                 ),
             ),
             channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
@@ -3607,8 +3781,8 @@ TABLE = Table(
                     'fcbfa399d0ba5276b020e05d3c3281ec2800ef22bfa8500a3c0ba0564d1eda96',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.04478327950008221,
-                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_4.sm_90-nvidia-h200.fcbfa399d0ba.20261130T055523Z.json',
+                    gain=-0.039167347823265475,
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_4.sm_90-nvidia-h200.fcbfa399d0ba.20261130T084916Z.json',
                 ),
                 Record(
                     'copies_between',
@@ -3616,8 +3790,8 @@ TABLE = Table(
                     'b8bfe5abbcb815400aa1361d5145efe47fddb87625f8c16df25a7142fdc687ae',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.18634637391168996,
-                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_between.sm_90-nvidia-h200.b8bfe5abbcb8.20261130T055523Z.json',
+                    gain=-0.21334117720868195,
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_between.sm_90-nvidia-h200.b8bfe5abbcb8.20261130T084916Z.json',
                 ),
                 Record(
                     'copies_free',
@@ -3625,8 +3799,8 @@ TABLE = Table(
                     '88db2f09735e4cc2d1e2a4f944078630e31f71dd51ac168b59289bed53665807',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.20385507838551353,
-                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_free.sm_90-nvidia-h200.88db2f09735e.20261130T055523Z.json',
+                    gain=-0.20965998928933693,
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_free.sm_90-nvidia-h200.88db2f09735e.20261130T084916Z.json',
                 ),
                 Record(
                     'copies_tail',
@@ -3634,8 +3808,8 @@ TABLE = Table(
                     'e49c41ac5cce6732a037c27514c973a9be089356585ed15bbcb28182028459ca',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.21130442459676724,
-                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_tail.sm_90-nvidia-h200.e49c41ac5cce.20261130T055523Z.json',
+                    gain=-0.22013483813913015,
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_tail.sm_90-nvidia-h200.e49c41ac5cce.20261130T084916Z.json',
                 ),
                 Record(
                     'nccl_4',
@@ -3643,8 +3817,8 @@ TABLE = Table(
                     'fc819cc869473ab62bf6999dd68db8e72fc696b7a10fba21517662c6a89f939b',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.1264666915070798,
-                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/nccl_4.sm_90-nvidia-h200.fc819cc86947.20261130T055523Z.json',
+                    gain=-0.144275137313711,
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/nccl_4.sm_90-nvidia-h200.fc819cc86947.20261130T084916Z.json',
                 ),
                 Record(
                     'serial',
@@ -3653,16 +3827,16 @@ TABLE = Table(
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
-                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial.sm_90-nvidia-h200.5ded5b3300bb.20261130T055523Z.json',
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial.sm_90-nvidia-h200.5ded5b3300bb.20261130T084916Z.json',
                 ),
                 Record(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'f36fbaca24936676d326caf4045b0eb8baacefeae7c5bf7991fb6b59c746ba4a',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.025301522724274328,
-                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial_sm.sm_90-nvidia-h200.f36fbaca2493.20261130T055523Z.json',
+                    verdict='no_difference',
+                    gain=0.013294906774318327,
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial_sm.sm_90-nvidia-h200.f36fbaca2493.20261130T084916Z.json',
                 ),
                 Record(
                     'sm_12_tail',
@@ -3670,8 +3844,8 @@ TABLE = Table(
                     '652364c3859d7ee3d4c27421f58bd6e9cde5527953bd6b1b7c5e43457ed7dc22',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.30014439000725446,
-                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_12_tail.sm_90-nvidia-h200.652364c3859d.20261130T055523Z.json',
+                    gain=-0.30053643010223796,
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_12_tail.sm_90-nvidia-h200.652364c3859d.20261130T084916Z.json',
                 ),
                 Record(
                     'sm_16',
@@ -3679,8 +3853,8 @@ TABLE = Table(
                     'f2466781b71fcf8a10594e2328c24b240ace872f7198c754b67700b201128c60',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.23465089649940363,
-                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_16.sm_90-nvidia-h200.f2466781b71f.20261130T055523Z.json',
+                    gain=-0.2541742350441063,
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_16.sm_90-nvidia-h200.f2466781b71f.20261130T084916Z.json',
                 ),
                 Record(
                     'sm_4',
@@ -3688,8 +3862,8 @@ TABLE = Table(
                     '0b238f06cf305b393fb3b8822e8c270a13fdc25bf86fcd989c82895defb9e022',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.021511346832277622,
-                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_4.sm_90-nvidia-h200.0b238f06cf30.20261130T055523Z.json',
+                    gain=-0.03031243149153462,
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_4.sm_90-nvidia-h200.0b238f06cf30.20261130T084916Z.json',
                 ),
                 Record(
                     'sm_8',
@@ -3697,8 +3871,8 @@ TABLE = Table(
                     '334c3364d917c23422ca3116724a2433c2dc5481d83c273aa7c693c73632c41f',
                     exact=True,
                     verdict='admitted',
-                    gain=0.03631439265956726,
-                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8.sm_90-nvidia-h200.334c3364d917.20261130T055523Z.json',
+                    gain=0.024757496434380077,
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8.sm_90-nvidia-h200.334c3364d917.20261130T084916Z.json',
                 ),
                 Record(
                     'sm_8_tail',
@@ -3706,8 +3880,8 @@ TABLE = Table(
                     '04b21269550c2f3494473ddc4a4c8f19705c4b15c6d0bafc0472f67cd3ca4b9f',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.06079736557787596,
-                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8_tail.sm_90-nvidia-h200.04b21269550c.20261130T055523Z.json',
+                    gain=-0.07175685932128562,
+                    source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8_tail.sm_90-nvidia-h200.04b21269550c.20261130T084916Z.json',
                 ),
             ),
             channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
@@ -4439,8 +4613,8 @@ TABLE = Table(
         Workload(
             family='linear_all_reduce',
             spec='linear_all_reduce_7168',
-            label='bf16-w7168-k9216-m1to2047-tp2',
-            fields={'dtype': 'bfloat16', 'width': 7168, 'k': 9216, 'm': (1, 2047), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            label='bf16-w7168-k9216-m1to1023-tp2',
+            fields={'dtype': 'bfloat16', 'width': 7168, 'k': 9216, 'm': (1, 1023), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
             trees={},
             candidates=(
                 Candidate(
@@ -4448,7 +4622,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to2047-tp2/serial.sm_90.cu', '97d4a57eb134e6c3c927e05f1bd16e062fddbad7e65fe0a2c95bd9f127763e19'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to1023-tp2/serial.sm_90.cu', '28eff9184acddca785a78ef39393aefcf1e35630bed487d7b795387fe322bb3e'),
                     },
                     kernels={
                     },
@@ -4465,7 +4639,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to2047-tp2/serial_sm.sm_90.cu', '187d1de1f95021ed4dc4b8a5354c343b2280f0c3624baf6ebd5a08d80764c082'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to1023-tp2/serial_sm.sm_90.cu', '29a2a32a8604875f39f4e9e3d9d39c1860691b173ca2f6a2e87095636ca5afeb'),
                     },
                     kernels={
                         'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4479,6 +4653,93 @@ TABLE = Table(
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
                     capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            records=(
+                Record(
+                    'serial',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '28eff9184acddca785a78ef39393aefcf1e35630bed487d7b795387fe322bb3e',
+                    exact=True,
+                    verdict='no_difference',
+                    gain=0.0,
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m1to1023-tp2/serial.sm_90-nvidia-h200.28eff9184acd.20261130T084916Z.json',
+                ),
+                Record(
+                    'serial_sm',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '29a2a32a8604875f39f4e9e3d9d39c1860691b173ca2f6a2e87095636ca5afeb',
+                    exact=True,
+                    verdict='no_difference',
+                    gain=-0.020408197973672992,
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m1to1023-tp2/serial_sm.sm_90-nvidia-h200.29a2a32a8604.20261130T084916Z.json',
+                ),
+            ),
+            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
+        ),
+        Workload(
+            family='linear_all_reduce',
+            spec='linear_all_reduce_7168',
+            label='bf16-w7168-k9216-m1024to2047-tp2',
+            fields={'dtype': 'bfloat16', 'width': 7168, 'k': 9216, 'm': (1024, 2047), 'world_size': 2, 'channel_rows': 16384, 'quantisation': 'none', 'nonfinite': 'nan'},
+            trees={},
+            candidates=(
+                Candidate(
+                    name='serial',
+                    route='serial',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1024to2047-tp2/serial.sm_90.cu', 'e3e7af9855c4afc2e794bb570c46499035b58b5e676751ec5ffe6c49f10f427d'),
+                    },
+                    kernels={
+                    },
+                    steps={
+                        'linear': (),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch'},
+                    tolerance={'relative_l2': 0.004},
+                ),
+                Candidate(
+                    name='serial_sm',
+                    route='serial_sm',
+                    contract='tolerance',
+                    builds={
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1024to2047-tp2/serial_sm.sm_90.cu', '2c22080ea37b5f262d75be3bc5d3a57d1dd623a95e2b68e0ce649607955cc396'),
+                    },
+                    kernels={
+                        'reduce': Kernel('linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
+                    },
+                    steps={
+                        'linear': ('reduce',),
+                    },
+                    scratch={
+                    },
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
+                    tolerance={'relative_l2': 0.004},
+                    capabilities=('linear_all_reduce_layout_1',),
+                ),
+            ),
+            records=(
+                Record(
+                    'serial',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    'e3e7af9855c4afc2e794bb570c46499035b58b5e676751ec5ffe6c49f10f427d',
+                    exact=True,
+                    verdict='no_difference',
+                    gain=0.0,
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m1024to2047-tp2/serial.sm_90-nvidia-h200.e3e7af9855c4.20261130T084916Z.json',
+                ),
+                Record(
+                    'serial_sm',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '2c22080ea37b5f262d75be3bc5d3a57d1dd623a95e2b68e0ce649607955cc396',
+                    exact=True,
+                    verdict='admitted',
+                    gain=0.020197599538073763,
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m1024to2047-tp2/serial_sm.sm_90-nvidia-h200.2c22080ea37b.20261130T084916Z.json',
                 ),
             ),
             channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
@@ -4740,8 +5001,8 @@ TABLE = Table(
                     '76de895dc62d8a7666e9d43e4ba867401c634e8699e7c5123e5af71bef8e32ef',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.08967013832500892,
-                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_4.sm_90-nvidia-h200.76de895dc62d.20261130T055523Z.json',
+                    gain=-0.09458039075859492,
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_4.sm_90-nvidia-h200.76de895dc62d.20261130T084916Z.json',
                 ),
                 Record(
                     'copies_between',
@@ -4749,8 +5010,8 @@ TABLE = Table(
                     '71453445907a9e7ede90cd0c14968014cb65eef041227752e597ed11c95990fa',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.0383207410430737,
-                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_between.sm_90-nvidia-h200.71453445907a.20261130T055523Z.json',
+                    gain=-0.06140843394035467,
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_between.sm_90-nvidia-h200.71453445907a.20261130T084917Z.json',
                 ),
                 Record(
                     'copies_free',
@@ -4758,8 +5019,8 @@ TABLE = Table(
                     'b8b3c663fe810bf24d80d80a3f6a1d922cd5fa648503ff2cf09297368cfa05f6',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.11612386813605413,
-                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_free.sm_90-nvidia-h200.b8b3c663fe81.20261130T055523Z.json',
+                    gain=-0.14530155064958694,
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_free.sm_90-nvidia-h200.b8b3c663fe81.20261130T084917Z.json',
                 ),
                 Record(
                     'copies_tail',
@@ -4767,8 +5028,8 @@ TABLE = Table(
                     '2e3797eee4173adf51da2b79cd3cdba7347678b17b4e975f7d37340179c07b5a',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.11559418862475956,
-                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_tail.sm_90-nvidia-h200.2e3797eee417.20261130T055523Z.json',
+                    gain=-0.1310828028022144,
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_tail.sm_90-nvidia-h200.2e3797eee417.20261130T084917Z.json',
                 ),
                 Record(
                     'nccl_4',
@@ -4776,8 +5037,8 @@ TABLE = Table(
                     '10540aacfc5804d62389841cbe951d8d5f2aee8c21adb0bb022dd302362c1687',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.22986091823093546,
-                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/nccl_4.sm_90-nvidia-h200.10540aacfc58.20261130T055523Z.json',
+                    gain=-0.2399491985861617,
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/nccl_4.sm_90-nvidia-h200.10540aacfc58.20261130T084916Z.json',
                 ),
                 Record(
                     'serial',
@@ -4786,7 +5047,7 @@ TABLE = Table(
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
-                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial.sm_90-nvidia-h200.0243fa44fcf3.20261130T055523Z.json',
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial.sm_90-nvidia-h200.0243fa44fcf3.20261130T084916Z.json',
                 ),
                 Record(
                     'serial_sm',
@@ -4794,8 +5055,8 @@ TABLE = Table(
                     '8ec05cf676fe2ea8f5ed4b4d91a520265ec5109bca77b679c50bccf731d67902',
                     exact=True,
                     verdict='admitted',
-                    gain=0.026342754348313013,
-                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial_sm.sm_90-nvidia-h200.8ec05cf676fe.20261130T055523Z.json',
+                    gain=0.02191162506909683,
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial_sm.sm_90-nvidia-h200.8ec05cf676fe.20261130T084916Z.json',
                 ),
                 Record(
                     'sm_12_tail',
@@ -4803,8 +5064,8 @@ TABLE = Table(
                     'dccdcc671ee3284904919c443f4b2c694abe59ed9ce7177f42d899b159d03ff2',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.2465376727474573,
-                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_12_tail.sm_90-nvidia-h200.dccdcc671ee3.20261130T055523Z.json',
+                    gain=-0.2658603525768455,
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_12_tail.sm_90-nvidia-h200.dccdcc671ee3.20261130T084916Z.json',
                 ),
                 Record(
                     'sm_16',
@@ -4812,8 +5073,8 @@ TABLE = Table(
                     '7b09f7ec30266a17efc10375397c679636b64129e4b57652b1bcd3a63622fc96',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.17100385221776504,
-                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_16.sm_90-nvidia-h200.7b09f7ec3026.20261130T055523Z.json',
+                    gain=-0.1771245063969744,
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_16.sm_90-nvidia-h200.7b09f7ec3026.20261130T084916Z.json',
                 ),
                 Record(
                     'sm_4',
@@ -4821,8 +5082,8 @@ TABLE = Table(
                     '571f2f97cd407b0fe8605652aa33ed858c633057df003c76c348d17634c88df8',
                     exact=True,
                     verdict='rejected',
-                    gain=-0.5875521869035258,
-                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_4.sm_90-nvidia-h200.571f2f97cd40.20261130T055523Z.json',
+                    gain=-0.6017269820420001,
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_4.sm_90-nvidia-h200.571f2f97cd40.20261130T084916Z.json',
                 ),
                 Record(
                     'sm_8',
@@ -4830,17 +5091,17 @@ TABLE = Table(
                     '248b8edf197df20cbce0708f86f5e91cb557c77fc2501b069af0c002fc0ed0b9',
                     exact=True,
                     verdict='no_difference',
-                    gain=0.005215937561185213,
-                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8.sm_90-nvidia-h200.248b8edf197d.20261130T055523Z.json',
+                    gain=-0.0027443893749063974,
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8.sm_90-nvidia-h200.248b8edf197d.20261130T084916Z.json',
                 ),
                 Record(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ded54a7cd7938df83264e0a5bd0a3e0e2b7652b1eaea659b47b08d1cbb6221c8',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.02277171057152605,
-                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8_tail.sm_90-nvidia-h200.ded54a7cd793.20261130T055523Z.json',
+                    verdict='no_difference',
+                    gain=0.010149045542130808,
+                    source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8_tail.sm_90-nvidia-h200.ded54a7cd793.20261130T084916Z.json',
                 ),
             ),
             channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},

@@ -71,6 +71,12 @@ def capturing() -> bool:
     return found
 
 
+def capture_query() -> Callable[[], bool]:
+    """Whether torch's current stream is being captured, for those who ask often, where CUDA is in use already."""
+    query: Callable[[], bool] = (_torch or _load_torch())._C._cuda_isCurrentStreamCapturing
+    return query
+
+
 def allocator(device: str) -> Allocate:
     """The cheapest way to memory on the current device of a type, `cuda` or `cpu`."""
     torch = _torch or _load_torch()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from . import fork
-from .current import Allocate, allocator, device_guard
+from .current import Allocate, allocator, capture_query, device_guard
 from .launch import Sequenced, launch_again
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def direct(
     aligned = bytes(range(0, 256, alignment))
     left = bytes.translate
     empty: Allocate | None = None
+    captured = capture_query() if sequence.as_graph else None
 
     def serve(
         inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None, /
@@ -123,8 +124,13 @@ def direct(
                 values[place] = base + offset
                 place += 1
         try:
-            for launcher, parameters in frame.launches:
-                launcher(stream, parameters, 0)
+            if (
+                captured is None
+                or captured()
+                or not (frame.graphs.get(stream) or frame.graph_on(stream))(frame.given.tobytes(), stream)
+            ):
+                for launcher, parameters in frame.launches:
+                    launcher(stream, parameters, 0)
         except Exception as error:
             launch_again(frame, stream, error)
         frames.append(frame)

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from . import graph_launch, ranges, traced, warm
 from . import policy as policies
-from . import ranges, traced, warm
 from .communicator import Communicator, objection
 from .device import Device, fake
 from .eligibility import LoadKey
@@ -50,6 +50,7 @@ def bind(table: Table) -> Dispatch:
     policies.default()
     policies.strict()
     ranges.enabled()
+    graph_launch.enabled()
     bundles()
     return Dispatch(table)
 

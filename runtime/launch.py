@@ -11,13 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from . import graph_launch
 from .errors import LoadError
 from .extended_launch import extended_launcher
+from .graph_launch import GraphLaunch
 from .table import Kernel
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 _LARGEST = 100  # percent
+MOST_GRAPHS = 64
+"""Of a frame: one for each stream that it was last launched on."""
 
 Launcher = Callable[[int, int, int], object]
 """Launches one kernel, given a stream's handle, the address of its parameters' addresses, and 0."""
@@ -94,10 +98,12 @@ class Frame:
     Attributes:
         values: what a call gives, to be written before the launches.
         low_bytes: the lowest byte of each of them, which tells how they are aligned.
+        given: the bytes of all of them.
         launches: of each kernel its launcher, and the address of its parameters' addresses.
+        graphs: the same launches as one graph, by stream.
     """
 
-    __slots__ = ("_parameters", "launches", "low_bytes", "values")
+    __slots__ = ("_kernels", "_module", "_parameters", "given", "graphs", "launches", "low_bytes", "values")
 
     def __init__(
         self,
@@ -116,7 +122,8 @@ class Frame:
         memory = (ctypes.c_char * size)()
         base = ctypes.addressof(memory)
         self.values = (ctypes.c_uint64 * count).from_buffer(memory)  # keeps the memory
-        self.low_bytes = memoryview(memory).cast("B")[: 8 * count : 8]
+        self.given = memoryview(memory).cast("B")[: 8 * count]
+        self.low_bytes = self.given[::8]
         for name, value in constants.items():
             ctypes.memmove(base + slots[name], value, len(value))
         self.launches: list[tuple[Launcher, int]] = []
@@ -127,6 +134,22 @@ class Frame:
             )
             self._parameters.append(parameters)
             self.launches.append((module.launcher(kernel), ctypes.addressof(parameters)))
+        self.graphs: dict[int, GraphLaunch] = {}
+        self._module, self._kernels = module, kernels
+
+    def graph_on(self, stream: int) -> GraphLaunch:
+        """Make the graph for a stream; not while the stream is being captured.
+
+        Raises:
+            RuntimeError: the driver refuses.
+        """
+        module: Any = self._module  # a CudaModule: others have no graphs
+        if len(self.graphs) >= MOST_GRAPHS:  # streams come and go, and nobody says when
+            del self.graphs[next(iter(self.graphs))]
+        functions = [module.address(kernel.symbol) for kernel in self._kernels]
+        parameters = [address for _, address in self.launches]
+        found = self.graphs[stream] = GraphLaunch(functions, self._kernels, parameters)
+        return found
 
 
 class Sequenced:
@@ -137,9 +160,10 @@ class Sequenced:
 
     Attributes:
         frames: those that nobody is using.
+        as_graph: whether frames can be launched as graphs.
     """
 
-    __slots__ = ("_constants", "_count", "_kernels", "_module", "_size", "_slots", "frames")
+    __slots__ = ("_constants", "_count", "_kernels", "_module", "_size", "_slots", "as_graph", "frames")
 
     def __init__(
         self,
@@ -175,6 +199,7 @@ class Sequenced:
                 )
         self._module, self._kernels = module, tuple(kernels)
         self.frames = [self.frame()]
+        self.as_graph = isinstance(module, CudaModule) and graph_launch.suits(self._kernels)
 
     def frame(self) -> Frame:
         """One more frame, for a call that found none free."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .persistent import persistent
 from .waits import WaitRecord
 
 if TYPE_CHECKING:
@@ -29,9 +30,7 @@ class StateKind:
 
     def make(self) -> State:
         """New state, zeroed on the current stream; not inside a capture, whose replays would zero it again."""
-        import torch
-
-        memory = torch.zeros(self.nbytes, dtype=torch.uint8, device=f"cuda:{self.index}")
+        memory = persistent(self.nbytes, f"cuda:{self.index}")
         record = None if self.record_at is None else WaitRecord(memory, self.record_at, self.candidate)
         return State(memory, record)
 

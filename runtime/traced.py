@@ -61,6 +61,10 @@ class Namespace:
         assert self._name is not None
         return self._name
 
+    def operator(self, family: str) -> Any:
+        """The op of a family, for a call that is being traced."""
+        return self._dispatch.operator(family)
+
     def publish(self, comm: Communicator, name: str | None = None) -> str:
         """Give a communicator a name by which graphs know it.
 

@@ -60,6 +60,9 @@ def eager(shape: Shape) -> Call:
 
 def compiled(boundary: Call) -> Call:
     """The same through torch.compile."""
+    # All closures made here share one code object, of which torch's compiler keeps eight versions in all; graphs that
+    # were captured from earlier ones stay as they are.
+    torch.compiler.reset()
     inner = torch.compile(lambda *inputs: boundary(inputs), fullgraph=True, dynamic=False)
     return lambda inputs: inner(*inputs)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .. import current
+from ..persistent import persistent
 from .gemm import DequantisedGemm, Gemm, ScaledGemm, TorchGemm, leaving_free
 from .lanes import IN_ORDER, CudaLanes
 from .pipeline import run
@@ -196,8 +197,7 @@ class LayerGroup:
         device = self.comm.device
 
         def allocate(size: int) -> torch.Tensor:
-            with torch.inference_mode(False):  # what is made inside of it can't be written to outside
-                return torch.empty(size, dtype=torch.uint8, device=device)
+            return persistent(size, device)
 
         return Scratch(allocate, CudaLanes(device, MOST_EVENTS) if device.type == "cuda" else IN_ORDER)
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from ..reference.linear_all_reduce_decisions import Terms
+from ..traced import modules
 from .group import LayerGroup
 
 SCHEMA = "linear_all_reduce(Tensor x, Tensor weight, Tensor? weight_scale, Tensor? bias, str group) -> Tensor"
@@ -64,6 +66,25 @@ def _fake(
     group: str,  # noqa: ARG001
 ) -> torch.Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def traced_group(
+    key: str, comm: str, quantisation: str, nonfinite: str, exact: bool, policy: str | None, force: str | None
+) -> str:
+    """The name of a layer group, made if there is none yet, while a call is traced; a trace passes constants alone.
+
+    Args:
+        key: of the dispatch module.
+        comm: the communicator's name.
+        quantisation, nonfinite, exact, policy, force: as `Terms` has them.
+    """
+    namespace = modules[key]
+    found = namespace.communicator(comm)
+    name: str = namespace.operator("linear_all_reduce").group(
+        Terms(found, quantisation, nonfinite, exact, policy, force)
+    )[0]
+    return name
 
 
 _library: Any = torch.library.Library("kernwright", "FRAGMENT")  # type: ignore[no-untyped-call]

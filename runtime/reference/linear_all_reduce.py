@@ -89,10 +89,17 @@ class Op(Deciding):
             NotExact, Unsupported, NotWarm: as `Dispatch.resolve` says.
             PeerTimeout: an earlier call waited in vain for a peer.
         """
-        from ..linear.operator import linear_all_reduce
+        import torch
+
+        from ..linear.operator import linear_all_reduce, traced_group
 
         quantisation = "none" if weight_scale is None else "fp8_per_token"
-        name, _ = self.group(Terms(comm, quantisation, nonfinite, exact, policy, force))
+        if torch.compiler.is_compiling():
+            check_traceable(comm, force)
+            key = self._dispatch.traced.key
+            name = traced_group(key, comm.torch_name, quantisation, nonfinite, exact, policy, force)
+        else:
+            name, _ = self.group(Terms(comm, quantisation, nonfinite, exact, policy, force))
         result: torch.Tensor = linear_all_reduce(x, weight, weight_scale, bias, name)
         return result
 
@@ -222,6 +229,20 @@ class Op(Deciding):
             return [rounded] if outputs is None else [outputs[0].copy_(rounded)]
 
         return run
+
+
+def check_traceable(comm: Any, force: Schedule | str | None) -> None:
+    """Raise for what no graph can hold.
+
+    Raises:
+        ValueError: the communicator has no name, or a schedule is given as an object.
+    """
+    if comm.torch_name is None:
+        raise ValueError("the communicator has no name that a graph could hold: call dispatch.publish(comm)")
+    if not isinstance(force, str | None):
+        raise ValueError(
+            "a graph holds no schedule: force a candidate by its name, or install() the model before it is compiled"
+        )
 
 
 def _check_terms(terms: Terms) -> None:

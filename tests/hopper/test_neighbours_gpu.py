@@ -131,11 +131,11 @@ def test_a_plan_finds_out_and_recovers(here):
     expected = [tensor.clone() for tensor in plan(inputs)]
     plan.check()
     (state,) = plan._state.values()
-    at = plan._record_at
+    at = plan._state_kind.record_at
     torch.cuda.synchronize()
-    state[at : at + 32] = torch.tensor([1, 5, 300, 2, 1, 0, 0, 0], dtype=torch.int32, device="cuda").view(
-        torch.uint8
-    )
+    state.memory[at : at + 32] = torch.tensor(
+        [1, 5, 300, 2, 1, 0, 0, 0], dtype=torch.int32, device="cuda"
+    ).view(torch.uint8)
     with pytest.raises(CtasApart, match="CTA 5 waited in vain for row 300 of branch 2 of call 1"):
         plan.check()
     with pytest.raises(CtasApart):

@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kernwright.runtime.linear.rows import Schedule
+from kernwright.runtime.reference.linear_all_reduce import check_traceable
 
 WORKER = Path(__file__).parent / "worker.py"
 SCHEDULE = str(Schedule("sliced_nccl", (1, 1), min_m=16))
@@ -107,6 +109,20 @@ def test_installation(found):
 def test_results_are_the_same_with_the_feature_off_on_compiled_and_off_again(found):
     """`fullgraph=True`: a graph break would be an error."""
     assert [rank["alike"] for rank in found] == [[True] * 4] * 2
+
+
+def test_compiled_code_may_call_the_op_of_a_group_that_nobody_has_made(found):
+    assert [rank["direct"] for rank in found] == [True, True]
+
+
+def test_what_a_graph_cannot_hold_is_a_sentence():
+    with pytest.raises(ValueError, match=r"no name that a graph could hold: call dispatch\.publish\(comm\)"):
+        check_traceable(SimpleNamespace(torch_name=None), None)
+    with pytest.raises(
+        ValueError, match="a graph holds no schedule: force a candidate by its name, or install"
+    ):
+        check_traceable(SimpleNamespace(torch_name="comm0"), Schedule("sliced_nccl", (1, 1)))
+    check_traceable(SimpleNamespace(torch_name="comm0"), "sm_8")
 
 
 def test_state_tells_what_is_installed(found):

@@ -20,6 +20,7 @@ CHECKS = {
     "two streams",
     "memory",
     "quantisation",
+    "compiled block",
     "a rank stays away, sm_8",
     "a rank stays away, copies_4",
     "a rank stays away, copies_between",
@@ -56,6 +57,11 @@ def test_every_candidate_is_right(document: dict[str, Any]) -> None:
     assert checks["rows"]["calls"] > 100
     assert checks["1,000 replays"]["replays"] == 1000
     assert checks["1,000 replays"]["graphs"] > 15
+
+
+def test_a_compiled_block_is_right_whatever_the_verdict(document: dict[str, Any]) -> None:
+    """Without a graph break; the feature off, on, and switched under a graph that is compiled already."""
+    assert document["checks"]["compiled block"]["calls"] == 27
 
 
 def test_memory_does_not_grow(document: dict[str, Any]) -> None:

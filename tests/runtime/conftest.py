@@ -22,6 +22,7 @@ from kernwright.runtime import (
     Verdict,
     Workload,
     bind,
+    graph_launch,
     loader,
     policy,
     ranges,
@@ -193,12 +194,14 @@ class FakeModule:
 @pytest.fixture(autouse=True)
 def _settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The environment's settings are read once; every test reads them anew."""
-    for variable in (policy.POLICY_VARIABLE, policy.STRICT_VARIABLE, ranges.NVTX_VARIABLE):
+    names = (policy.POLICY_VARIABLE, policy.STRICT_VARIABLE, ranges.NVTX_VARIABLE, graph_launch.VARIABLE)
+    for variable in names:
         monkeypatch.delenv(variable, raising=False)
     caches: tuple[Callable[[], None], ...] = (
         policy.default.cache_clear,
         policy.strict.cache_clear,
         ranges.enabled.cache_clear,
+        graph_launch.enabled.cache_clear,
         loader.bundles.cache_clear,
     )
     for clear in caches:

@@ -238,14 +238,13 @@ def test_state_is_zeroed_once_for_each_stream(
         state={"words": ((4,), "int64"), "other": ((1,), "int32")},
     )
     made: list[Any] = []
-    real = torch.zeros
 
-    def zeros(*args: Any, **kwargs: Any) -> torch.Tensor:
-        assert kwargs.pop("device") == "cuda:0"
-        made.append(real(*args, **kwargs))
+    def persistent(nbytes: int, device: str) -> torch.Tensor:
+        assert device == "cuda:0"
+        made.append(torch.zeros(nbytes, dtype=torch.uint8))
         return made[-1]
 
-    monkeypatch.setattr(torch, "zeros", zeros)
+    monkeypatch.setattr(state, "persistent", persistent)
     monkeypatch.setattr(state, "_spares", {})
     now = [0]
     monkeypatch.setattr(plan, "current_stream", lambda _: now[0])

@@ -12,6 +12,7 @@ from kernwright.runtime import InvalidSetting, bind
     [
         ("KERNWRIGHT_POLICY", "mesured", r"KERNWRIGHT_POLICY is 'mesured'; allowed are .*mean measured\?"),
         ("KERNWRIGHT_STRICT", "yes", "KERNWRIGHT_STRICT is 'yes'; allowed are 0 and 1"),
+        ("KERNWRIGHT_GRAPH_LAUNCH", "off", "KERNWRIGHT_GRAPH_LAUNCH is 'off'; allowed are 0 and 1"),
         (
             "KERNWRIGHT_BUNDLE",
             "/nothing/here",

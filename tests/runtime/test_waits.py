@@ -62,15 +62,14 @@ def test_a_plan_looks_checks_and_resets(make: ModuleType, monkeypatch: pytest.Mo
     """Its call raises for a call before it on the same stream; while a capture lasts nothing is looked at."""
     launches: list[Any] = []
     made: list[torch.Tensor] = []
-    zeros = torch.zeros
 
-    def on_cpu(*args: Any, device: str, **kwargs: Any) -> torch.Tensor:
-        made.append(zeros(*args, **kwargs))
+    def on_cpu(nbytes: int, _device: str) -> torch.Tensor:
+        made.append(torch.zeros(nbytes, dtype=torch.uint8))
         return made[-1]
 
     for name, value in (("stream_query", lambda: lambda _: 7), ("device_query", lambda: None)):
         monkeypatch.setattr(plan, name, value)
-    monkeypatch.setattr(torch, "zeros", on_cpu)
+    monkeypatch.setattr(kept, "persistent", on_cpu)
     monkeypatch.setattr(kept, "_spares", {})
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     monkeypatch.setattr(waits, "LOOK_SECONDS", -1.0)

@@ -60,6 +60,12 @@ def device():
     return current(torch.device("cuda", 0))
 
 
+@pytest.fixture(scope="module")
+def chain(cupy) -> list[Layer]:
+    """The layers and their answers, once for all candidates of four ranks: the oracle takes a minute for them."""
+    return list(layers(shape_of(FOUR[0][0]), LAYERS, seed=11, xp=cupy))
+
+
 def shape_of(work) -> Shape:
     names = ("dtype", "branches", "hidden", "low_rank", "eps", "norm_weight")
     return Shape(tokens=1, trees=work.trees, **{name: work.fields[name] for name in names})
@@ -213,7 +219,7 @@ def one_answer(layer: Layer, token: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("work", "candidate"), FOUR, ids=name_of)
-def test_a_chain_of_four_ranks_equals_the_oracle(cupy, device, work, candidate, figures):
+def test_a_chain_of_four_ranks_equals_the_oracle(device, work, candidate, chain, figures):
     """96 distinct weight sets x 16 inputs, by each build."""
     import torch
 
@@ -224,7 +230,7 @@ def test_a_chain_of_four_ranks_equals_the_oracle(cupy, device, work, candidate, 
     }
     wrong = {arch: torch.zeros((), dtype=torch.int64, device="cuda") for arch in made}
     compared = 0
-    for layer in layers(shape, LAYERS, seed=11, xp=cupy):
+    for layer in chain:
         for token in range(16):
             for arch, ranks in made.items():
                 ranks.give(one_input(layer, token), shape.dtype)

@@ -1,0 +1,11 @@
+// linear_all_reduce bf16-w7168-k9216-m1to1023-tp2, candidate serial (route serial), sm_90
+// workload: dtype = bfloat16, width = 7168, k = 9216, m = (1, 1023), world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
+// schedule: gemm = torch
+// linear:
+//
+// Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
+// Generated from linear_all_reduce_7168.toml; edit that and run `kernwright generate`.
+// Identity (workload, candidate, target): 56d67b7b07f0d72446073ca0dddf8458d7776b20d01876f23a5a6d09def3dd13
+//
+// The plain linear, then the group's own all-reduce.
+// Libraries do all the work: this text states the schedule, and its digest is what records speak of.

@@ -1,0 +1,189 @@
+"""One call of the driver for all kernels of a call: a CUDA graph of them, whose arguments are set where they change.
+
+Launching a graph costs the host less than launching a kernel, and setting the arguments of its nodes about as much as
+one more launch, however many they are. So several kernels are always a graph, and one kernel is a graph as long as
+its arguments stay the same. A graph belongs to one frame and one stream: launches of a graph wait for each other,
+and those on another stream shouldn't.
+`KERNWRIGHT_GRAPH_LAUNCH=0` launches kernel by kernel, as a profiler shows it that doesn't look into graphs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from . import fork
+from .errors import InvalidSetting, LoadError
+from .extended_launch import driver, error_name
+from .table import Kernel
+
+VARIABLE = "KERNWRIGHT_GRAPH_LAUNCH"
+RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+
+
+class KernelNode(ctypes.Structure):
+    """`CUDA_KERNEL_NODE_PARAMS_v2`."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("parameters", ctypes.c_void_p),
+        ("extra", ctypes.c_void_p),
+        ("kernel", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+    )
+
+
+@cache
+def enabled() -> bool:
+    """Whether `KERNWRIGHT_GRAPH_LAUNCH` isn't 0; read once.
+
+    Raises:
+        InvalidSetting: the variable is neither 0 nor 1.
+    """
+    value = os.environ.get(VARIABLE) or "1"
+    if value not in ("0", "1"):
+        raise InvalidSetting(f"{VARIABLE} is {value!r}; allowed are 0 and 1")
+    return value == "1"
+
+
+def suits(kernels: Sequence[Kernel]) -> bool:
+    """Whether kernels can be launched as a graph here, with nothing lost.
+
+    The edge of a programmatic launch doesn't reach from one graph into the next, and CTAs that wait for peers should
+    begin as soon as they can.
+    """
+    if not enabled() or any(k.programmatic or k.cooperative or k.resident for k in kernels):
+        return False
+    return _functions() is not None
+
+
+class GraphLaunch:
+    """An instantiated graph of kernels, one behind the other. One thread at a time may call it."""
+
+    __slots__ = ("__weakref__", "_given", "_launch", "_nodes", "_ready", "_seen", "_update")
+
+    def __init__(
+        self, functions: Sequence[int], kernels: Sequence[Kernel], parameters: Sequence[int]
+    ) -> None:
+        """Build and instantiate it; what `parameters` point to is read now, and whenever it has changed.
+
+        Args:
+            functions: a CUfunction for each kernel.
+            kernels: with the geometry.
+            parameters: of each kernel, the address of its parameters' addresses.
+
+        Raises:
+            RuntimeError: the driver refuses.
+        """
+        library = _functions()
+        assert library is not None
+        graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
+        self._nodes: list[tuple[int, int, KernelNode]] = []
+        with _beside_captures(library):
+            _check(library.cuGraphCreate(ctypes.byref(graph), 0), "make a graph")
+            try:
+                before: Any = None
+                for function, kernel, at in zip(functions, kernels, parameters, strict=True):
+                    found = KernelNode(function, kernel.grid, kernel.block, kernel.shared_bytes, at)
+                    node = ctypes.c_void_p()
+                    links = (before, 1) if before else (None, 0)
+                    status = library.cuGraphAddKernelNode_v2(
+                        ctypes.byref(node), graph, *links, ctypes.byref(found)
+                    )
+                    _check(status, f"take kernel {kernel.symbol} into a graph")
+                    before = ctypes.byref(node)
+                    self._nodes.append((node.value or 0, ctypes.addressof(found), found))
+                status = library.cuGraphInstantiateWithFlags(
+                    ctypes.byref(ready), graph, ctypes.c_ulonglong(0)
+                )
+                _check(status, "instantiate a graph")
+            except RuntimeError:
+                library.cuGraphDestroy(graph)
+                raise
+        weakref.finalize(self, _destroy, library, graph, ready).atexit = False
+        self._ready, self._given = ready, b""
+        self._seen: bytes | None = b"" if len(kernels) == 1 else None
+        self._launch, self._update = library.cuGraphLaunch, library.cuGraphExecKernelNodeSetParams_v2
+
+    def __call__(self, given: bytes, stream: int) -> bool:
+        """Launch on `stream`, unless launching the kernel itself is cheaper; whether it did.
+
+        Args:
+            given: everything that the parameters point to and that calls change.
+            stream: not being captured.
+
+        Raises:
+            RuntimeError: the driver refuses; nothing was launched.
+        """
+        ready = self._ready
+        if given != self._given:
+            if self._seen is not None and given != self._seen:  # one kernel: set them if they come again
+                self._seen = given
+                return False
+            self._given = b""  # until all of it is set
+            update = self._update
+            for node, address, _ in self._nodes:
+                status = update(ready, node, address)
+                if status:
+                    _check(status, "set the arguments of a graph's kernel")
+            self._given = given
+        status = self._launch(ready, stream)
+        if status:
+            _check(status, "launch a graph")
+        return True
+
+
+def _check(status: int, what: str) -> None:
+    if status:
+        raise RuntimeError(f"the driver doesn't {what}: {error_name(status)}")
+
+
+@contextmanager
+def _beside_captures(library: Any) -> Iterator[None]:
+    """Let this thread make a graph while another one captures: that isn't part of what is captured."""
+    mode = ctypes.c_int(RELAXED)
+    library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+
+
+def _destroy(library: Any, graph: ctypes.c_void_p, ready: ctypes.c_void_p) -> None:
+    """Give the graph back; the driver keeps what is in flight until it has ended."""
+    if not fork.happened:
+        library.cuGraphExecDestroy(ready)
+        library.cuGraphDestroy(graph)
+
+
+@cache
+def _functions() -> Any:
+    """The driver's library with the types of what calls use; None where it is older than CUDA 12."""
+    try:
+        library = driver()
+        library.cuGraphExecKernelNodeSetParams_v2.argtypes = (ctypes.c_void_p,) * 3
+        library.cuGraphLaunch.argtypes = (ctypes.c_void_p,) * 2
+        library.cuGraphExecDestroy.argtypes = library.cuGraphDestroy.argtypes = (ctypes.c_void_p,)
+        library.cuGraphAddKernelNode_v2.argtypes = (
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.c_void_p,
+        )
+        library.cuGraphInstantiateWithFlags.argtypes = (
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_ulonglong,
+        )
+    except (LoadError, AttributeError):
+        return None
+    return library
