@@ -7,12 +7,14 @@ python benchmarks/report.py --trace trace_sm_16_m8192_w5120_k4096.json   # of li
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from kernwright.generated.dispatch import TABLE
+from kernwright.ledger.reader import read_records
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "ledger" / "figures"
@@ -216,7 +218,7 @@ def tensor_parallel() -> str:
 
 def sweeps() -> str:
     """Hopper schedules."""
-    text = "## Schedules of the Hopper routes\n\nMilliseconds of 96 boundaries, FP16, in two sweeps on one H200.\n"
+    text = "## Schedules of the Hopper routes\n\nMilliseconds of 96 boundaries, FP16, a sweep a run on an H200.\n"
     for title, times in read("hopper_sweeps.json").items():
         rows = [[name, f"{ms:.4f}"] for name, ms in sorted(times.items(), key=lambda item: item[1])]
         text += f"\n{title}:\n\n{markdown(['schedule', 'ms'], rows)}\n"
@@ -298,7 +300,25 @@ def summarise(trace: Path) -> None:
     (FIGURES / TIMELINE).write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
-def main(trace: Annotated[Path | None, typer.Option(help="A trace to make the timeline of.")] = None) -> None:
+def add_sweep(records: Path, title: str) -> None:
+    """Take the times of a sweep's records, the medians of their valid groups, into the figures."""
+    times = {}
+    for file in read_records(records):
+        timing, record = file.record.timing, file.record
+        if timing is not None and record.candidate != record.control:
+            each = [statistics.mean(group.candidate) for group in timing.groups if group.problem is None]
+            times[record.candidate] = round(statistics.median(each), 5)
+    if not times:
+        raise typer.BadParameter(f"{records} holds no timed records", param_hint="--sweep")
+    figures = read("hopper_sweeps.json") | {title: times}
+    (FIGURES / "hopper_sweeps.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+def main(
+    trace: Annotated[Path | None, typer.Option(help="A trace to make the timeline of.")] = None,
+    sweep: Annotated[Path | None, typer.Option(help="Records of a sweep of Hopper schedules to add.")] = None,
+    title: Annotated[str, typer.Option(help="What the sweep is called.")] = "",
+) -> None:
     """Write the document and its plots."""
     import matplotlib
 
@@ -308,6 +328,8 @@ def main(trace: Annotated[Path | None, typer.Option(help="A trace to make the ti
     matplotlib.rcParams["svg.hashsalt"] = "kernwright"  # the same file for the same figures
     if trace is not None:
         summarise(trace)
+    if sweep is not None:
+        add_sweep(sweep, title or sweep.name)
     for name, draw, size in (
         ("all_reduce", plot_all_reduce, (7, 4.5)),
         ("linear_timeline", plot_timeline, (7, 1.8)),

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -66,9 +66,14 @@ def suits(kernels: Sequence[Kernel]) -> bool:
 
 
 class GraphLaunch:
-    """An instantiated graph of kernels, one behind the other. One thread at a time may call it."""
+    """An instantiated graph of kernels, one behind the other. One thread at a time may use it.
 
-    __slots__ = ("__weakref__", "_given", "_launch", "_nodes", "_ready", "_seen", "_update")
+    Attributes:
+        ready: the executable graph, a CUgraphExec.
+        given: the arguments that are set in it, everything that calls change; empty where they are half set.
+    """
+
+    __slots__ = ("__weakref__", "_nodes", "_seen", "given", "ready")
 
     def __init__(
         self, functions: Sequence[int], kernels: Sequence[Kernel], parameters: Sequence[int]
@@ -109,36 +114,43 @@ class GraphLaunch:
                 library.cuGraphDestroy(graph)
                 raise
         weakref.finalize(self, _destroy, library, graph, ready).atexit = False
-        self._ready, self._given = ready, b""
+        self.ready, self.given = ready, b""
         self._seen: bytes | None = b"" if len(kernels) == 1 else None
-        self._launch, self._update = library.cuGraphLaunch, library.cuGraphExecKernelNodeSetParams_v2
 
-    def __call__(self, given: bytes, stream: int) -> bool:
-        """Launch on `stream`, unless launching the kernel itself is cheaper; whether it did.
+    def take(self, given: bytes) -> bool:
+        """Set the arguments, unless launching the kernel itself is cheaper; whether they are set.
 
         Args:
             given: everything that the parameters point to and that calls change.
-            stream: not being captured.
+
+        Raises:
+            RuntimeError: the driver refuses.
+        """
+        if given == self.given:
+            return True
+        if self._seen is not None and given != self._seen:  # one kernel: set them if they come again
+            self._seen = given
+            return False
+        self.given = b""
+        update = _functions().cuGraphExecKernelNodeSetParams_v2
+        for node, address, _ in self._nodes:
+            _check(update(self.ready, node, address), "set the arguments of a graph's kernel")
+        self.given = given
+        return True
+
+    def launch(self, stream: int) -> None:
+        """Launch on a stream that isn't being captured.
 
         Raises:
             RuntimeError: the driver refuses; nothing was launched.
         """
-        ready = self._ready
-        if given != self._given:
-            if self._seen is not None and given != self._seen:  # one kernel: set them if they come again
-                self._seen = given
-                return False
-            self._given = b""  # until all of it is set
-            update = self._update
-            for node, address, _ in self._nodes:
-                status = update(ready, node, address)
-                if status:
-                    _check(status, "set the arguments of a graph's kernel")
-            self._given = given
-        status = self._launch(ready, stream)
-        if status:
-            _check(status, "launch a graph")
-        return True
+        _check(launcher()(self.ready, stream), "launch a graph")
+
+
+def launcher() -> Callable[[ctypes.c_void_p, int], int]:
+    """The driver's function that launches an executable graph on a stream which isn't captured; gives a status."""
+    function: Callable[[ctypes.c_void_p, int], int] = _functions().cuGraphLaunch
+    return function
 
 
 def _check(status: int, what: str) -> None:

@@ -137,12 +137,23 @@ class Frame:
         self.graphs: dict[int, GraphLaunch] = {}
         self._module, self._kernels = module, kernels
 
-    def graph_on(self, stream: int) -> GraphLaunch:
-        """Make the graph for a stream; not while the stream is being captured.
+    def as_graph(self, stream: int, now: bytes) -> bool:
+        """Launch as a graph what `given` holds, `now`, unless launching the kernel is cheaper; whether it did.
+
+        Args:
+            stream: not being captured; its first call makes the graph.
+            now: the bytes of `given`.
 
         Raises:
-            RuntimeError: the driver refuses.
+            RuntimeError: the driver refuses; nothing was launched.
         """
+        graph = self.graphs.get(stream) or self._graph_on(stream)
+        if not graph.take(now):
+            return False
+        graph.launch(stream)
+        return True
+
+    def _graph_on(self, stream: int) -> GraphLaunch:
         module: Any = self._module  # a CudaModule: others have no graphs
         if len(self.graphs) >= MOST_GRAPHS:  # streams come and go, and nobody says when
             del self.graphs[next(iter(self.graphs))]

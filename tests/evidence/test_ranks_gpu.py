@@ -77,7 +77,7 @@ def test_local_ranks_of_the_library(tmp_path, monkeypatch, figures, ranks):
     )
     assert [result.failure for result in results] == [""] * len(results)
     ran = {result.candidate: result for result in results if not result.skipped}
-    fit = {2: {"tagged_words", "tagged_narrow", "one_stage", "two_stage"}, 8: {"tagged_narrow"}}
+    fit = {2: {"tagged_words", "tagged_narrow", "one_stage"}, 8: {"tagged_narrow"}}
     assert set(ran) >= fit.get(ranks, {"tagged_narrow", "one_stage", "two_stage"})
     for result in results:
         if result.skipped:

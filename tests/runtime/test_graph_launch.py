@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from kernwright.runtime import Kernel, LoadError, direct, graph_launch, launch
@@ -115,7 +115,8 @@ def test_arguments_of_several_kernels_are_set_where_they_changed(driver: Driver)
         (b"b", set_and_launched),
         (b"a", set_and_launched),
     ):
-        assert graph(given, STREAM)
+        assert graph.take(given)
+        graph.launch(STREAM)
         assert driver.done() == expected
 
 
@@ -124,31 +125,31 @@ def test_one_kernel_is_a_graph_as_long_as_its_arguments_stay(driver: Driver) -> 
     graph = made(1)
     driver.done()
     for given, expected in (
-        (b"a", []),
+        (b"a", None),
+        (b"b", None),
+        (b"b", [("set", 1)]),
         (b"b", []),
-        (b"b", [("set", 1), ("launch", STREAM)]),
-        (b"b", [("launch", STREAM)]),
-        (b"a", []),
-        (b"b", [("launch", STREAM)]),
+        (b"a", None),
+        (b"b", []),
     ):
-        assert graph(given, STREAM) is bool(expected)
-        assert driver.done() == expected
+        assert graph.take(given) is (expected is not None)
+        assert driver.done() == (expected or [])
 
 
 def test_arguments_half_set_are_set_again(driver: Driver) -> None:
     graph = made(2)
-    graph(b"a", STREAM)
+    assert graph.take(b"a")
     driver.done()
     driver.fails = {"set": 201}
     with pytest.raises(RuntimeError, match=r"doesn't set the arguments.*: CUDA_ERROR_INVALID_CONTEXT"):
-        graph(b"b", STREAM)
+        graph.take(b"b")
     assert driver.done() == [("set", 1)]
     driver.fails = {}
-    graph(b"a", STREAM)
-    assert driver.done() == [("set", 1), ("set", 2), ("launch", STREAM)]
+    assert graph.take(b"a")
+    assert driver.done() == [("set", 1), ("set", 2)]
     driver.fails = {"launch": 1}
     with pytest.raises(RuntimeError, match="doesn't launch a graph: CUDA_ERROR_INVALID_VALUE"):
-        graph(b"a", STREAM)
+        graph.launch(STREAM)
 
 
 @pytest.mark.parametrize("step", ["add", "instantiate"])
@@ -200,14 +201,25 @@ def test_a_call_takes_the_graph_of_its_stream_unless_it_is_captured(monkeypatch:
         def __init__(self, functions: list[int], kernels: Any, parameters: list[int]) -> None:
             assert functions == [0xF00, 0xF00]
             assert len(kernels) == len(parameters) == 2
-            self.number = sum(entry[0] == "made" for entry in log)
-            log.append(("made", self.number))
+            self.ready, self.given = sum(entry[0] == "made" for entry in log), b""
+            log.append(("made", self.ready))
 
-        def __call__(self, given: bytes, stream: int) -> bool:
-            log.append(("graph", self.number, int.from_bytes(given[:8], "little"), stream))
+        def take(self, given: bytes) -> bool:
+            log.append(("set", self.ready, int.from_bytes(given, "little")))
+            self.given = given if serves else b""
             return serves
 
-    driver = SimpleNamespace(launchKernel=lambda pointer, *rest: log.append(("kernel", pointer, rest[7])))
+        def launch(self, stream: int) -> None:
+            log.append(("graph", self.ready, stream))
+
+    def launch_graph(ready: int, stream: int) -> int:
+        log.append(("graph again", ready, stream))
+        return status
+
+    driver = SimpleNamespace(
+        launchKernel=lambda pointer, *rest: log.append(("kernel", pointer, rest[7])),
+        cuGraphLaunch=launch_graph,
+    )
     monkeypatch.setattr(cupy_backends.cuda.api, "driver", driver)
     monkeypatch.setattr(launch, "GraphLaunch", Graph)
     monkeypatch.setattr(launch, "MOST_GRAPHS", 2)
@@ -216,6 +228,10 @@ def test_a_call_takes_the_graph_of_its_stream_unless_it_is_captured(monkeypatch:
     monkeypatch.setattr(direct, "allocator", lambda _: None)
     module = launch.CudaModule(SimpleNamespace(get_function=lambda _: SimpleNamespace(ptr=0xF00)), 132)
     sequence = launch.Sequenced(module, [Kernel("k", ONE, THREADS, ("x",))] * 2, ("x",))
+
+    def refuse(_: Any) -> NoReturn:
+        raise AssertionError("misaligned")
+
     call = direct.direct(
         sequence,
         index=0,
@@ -223,7 +239,7 @@ def test_a_call_takes_the_graph_of_its_stream_unless_it_is_captured(monkeypatch:
         stream_of=lambda _: now[0],
         given=1,
         alignment=16,
-        misaligned=lambda _: pytest.fail("aligned"),
+        misaligned=refuse,
         made=(),
         scratch=None,
         scratch_offsets=(),
@@ -232,22 +248,29 @@ def test_a_call_takes_the_graph_of_its_stream_unless_it_is_captured(monkeypatch:
         state_of=None,
         state_offsets=(),
     )
-    x: Any = SimpleNamespace(data_ptr=lambda: 0x7000, device=SimpleNamespace(type="cuda"))
-    capturing, serves, now = False, True, [0]
-    for now[0] in (5, 5, 6, 7, 5):
+    x: Any = SimpleNamespace(data_ptr=lambda: address, device=SimpleNamespace(type="cuda"))
+    capturing, serves, status, now, address = False, True, 0, [0], 0x7000
+
+    def called() -> list[Any]:
+        log.clear()
         call([x], [])
-    assert [entry for entry in log if entry[0] == "made"] == [("made", number) for number in range(4)]
-    assert [entry[1:] for entry in log if entry[0] == "graph"] == [
-        (0, 0x7000, 5),
-        (0, 0x7000, 5),
-        (1, 0x7000, 6),
-        (2, 0x7000, 7),
-        (3, 0x7000, 5),
-    ]
-    log.clear()
-    serves = False
-    call([x], [])
-    capturing = True
-    call([x], [])
+        return list(log)
+
+    def first(graph: int, stream: int) -> list[Any]:
+        return [("made", graph), ("set", graph, 0x7000), ("graph", graph, stream)]
+
+    seen = [called() for now[0] in (5, 5, 6, 7, 5)]
+    assert seen == [first(0, 5), [("graph again", 0, 5)], first(0, 6), first(0, 7), first(0, 5)]
     kernels = [("kernel", 0xF00, 5)] * 2
-    assert log == [("graph", 3, 0x7000, 5), *kernels, *kernels]
+    capturing = True
+    assert called() == kernels
+    capturing, status = (
+        False,
+        201,
+    )  # as for a thread without a context: the whole way, which says what is wrong
+    assert called() == [("graph again", 0, 5), ("set", 0, 0x7000), ("graph", 0, 5)]
+    serves, address = False, 0x7010
+    assert called() == [("set", 0, 0x7010), *kernels]
+    address = 0x7018
+    with pytest.raises(AssertionError, match="misaligned"):
+        called()

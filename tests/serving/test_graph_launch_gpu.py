@@ -111,37 +111,40 @@ def test_only_the_first_call_on_a_stream_makes_a_graph() -> None:
 
 
 def test_a_graph_is_made_while_another_thread_captures() -> None:
-    """Capturing forbids others what could wait for the device; this isn't."""
-    given, other = tensors(3), tensors(4)
-    plan = plan_of("boundary", given)
-    expected = [tensor.clone() for tensor in plan(*other)]
+    """Capturing forbids every thread what could wait for the device; making a graph isn't such a thing."""
+    given = of_kind("combine", 4)
+    plan = plan_of("combine", given)
+    expected = plan(*given)[0].clone()
+    mine, captured = torch.empty_like(expected), torch.empty_like(expected)
+    graph, stream, own = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.Stream()
     torch.cuda.synchronize()
     capturing, made = threading.Event(), threading.Event()
-    found: list[Any] = []
+    failed: list[BaseException] = []
 
     def capture() -> None:
-        graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.Stream()
-        with torch.cuda.graph(graph, stream=stream):
-            results = plan(*other)
+        try:
+            with torch.cuda.graph(graph, stream=stream):
+                plan(*given, out=(captured, None, None))
+                capturing.set()
+                made.wait(60)
+        except BaseException as error:
+            failed.append(error)
             capturing.set()
-            made.wait(60)
-        graph.replay()
-        torch.cuda.synchronize()
-        found.extend(results)
 
     thread = threading.Thread(target=capture)
     thread.start()
     assert capturing.wait(60)
     before = len(graphs(plan))
-    with torch.cuda.stream(torch.cuda.Stream()):
-        mine = plan(*other)
+    with torch.cuda.stream(own):
+        for _ in range(3):  # the last two as a graph
+            plan(*given, out=(mine, None, None))
     assert len(graphs(plan)) == before + 1
     made.set()
     thread.join()
+    assert failed == []
+    graph.replay()
     torch.cuda.synchronize()
-    assert same(found, expected)
-    assert same(mine, expected)
+    assert same([captured, mine], [expected, expected])
 
 
 def test_kernel_by_kernel_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

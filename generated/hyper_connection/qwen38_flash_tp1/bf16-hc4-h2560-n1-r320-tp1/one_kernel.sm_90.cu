@@ -1,7 +1,7 @@
 // hyper_connection bf16-hc4-h2560-n1-r320-tp1, candidate one_kernel (route one_kernel), sm_90
 // workload: dtype = bfloat16, branches = 4, hidden = 2560, low_rank = 320, tokens = 1, world_size = 1, eps = 1e-06, norm_weight = per_branch
 // trees (segments, lanes, chunk): norm [1, 320, 8], down [4, 320, 8], up [1, 32, 2]
-// schedule: pace_cycles = 520, hurried = down, order = weights_first, evict_first = true, seeded = true, ctas = 132, threads = None, exchange_bytes = 16, polls = first_lane, look_after_cycles = 1100, down = defaults, up = { converted = 24 }
+// schedule: pace_cycles = 520, hurried = nothing, order = weights_first, evict_first = true, seeded = true, ctas = 132, threads = None, exchange_bytes = 16, polls = first_lane, look_after_cycles = 1100, down = defaults, up = { converted = 20 }
 // state: exchange [1312] int64
 // state: generations [132] int32
 // state: record [8] int32
@@ -17,7 +17,7 @@
 //
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from qwen38_flash_tp1.toml; edit that and run `kernwright generate`.
-// Identity (workload, candidate, target): ffe707389b9d75b9b7b68b80fb0cc54bf7ab8d4cc370e55d8ee16a24930f6925
+// Identity (workload, candidate, target): 1ff52609f3de3ca4eb13dfd2af28f6e3d979af4482790fb23774b6528621646c
 //
 // A boundary in one launch. A CTA sums some rows of down over one branch, all CTAs exchange these sums, and each then
 // mixes some hidden coordinates. The weights come to shared memory while the kernel before this one still runs.
@@ -372,14 +372,6 @@ __device__ __forceinline__ Elements<N> load_fresh(const storage_t* source) {
   return elements;
 }
 
-// A word of shared memory that tells other threads of the CTA that something has happened; it orders nothing.
-__device__ __forceinline__ unsigned int load_relaxed_block(const unsigned int* flag) {
-  return __nv_atomic_load_n(const_cast<unsigned int*>(flag), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_BLOCK);
-}
-__device__ __forceinline__ void store_relaxed_block(unsigned int* flag, unsigned int value) {
-  __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_BLOCK);
-}
-
 // ---- workload ----
 
 constexpr int BRANCHES = 4, HIDDEN = 2560, LOW_RANK = 320;
@@ -416,9 +408,8 @@ __device__ __forceinline__ storage_t low_rank_of(float total) {
 // before this one is waiting for.
 extern __shared__ __align__(128) unsigned char staged[];
 
-__device__ __forceinline__ void keep_pace(long long& last, bool paced, const unsigned int* released) {
-  // Once the grid in front has ended, this one waits for its weights: they hurry.
-  while (clock64() - last < 520 && (paced || load_relaxed_block(released) == 0)) {
+__device__ __forceinline__ void keep_pace(long long& last) {
+  while (clock64() - last < 520) {
   }
   last = clock64();
 }
@@ -613,13 +604,13 @@ __device__ __forceinline__ void multiply_rows(Shared& shared, Weights& weights, 
 // Issues the copies of the norm's weight and of the rows.
 template <int ROWS>
 __device__ __forceinline__ void prefetch(arrival_t* arrival, const storage_t* norm, const storage_t* weight, int branch,
-                                         int first_row, long long& last, const unsigned int* released) {
+                                         int first_row, long long& last) {
   const int rows = rows_of<ROWS>(first_row);
   announce(arrival, (rows + 1) * HIDDEN * 2);
   copy_to_shared(norm_weight(), norm + branch * HIDDEN, HIDDEN * 2, arrival);
 #pragma unroll 1
   for (int row = 0; row < rows; ++row) {
-    keep_pace(last, false, released);
+    keep_pace(last);
     copy_to_shared(weight_row(row), weight + (first_row + row) * STATE + branch * HIDDEN, HIDDEN * 2, arrival);
   }
 }
@@ -642,7 +633,7 @@ __device__ __forceinline__ storage_t* weight_row(int branch, int column) {
 // What a lane has of the rows that its warp multiplies at once: row i is branch i % HC of column i / HC.
 struct Weights {
   Elements<CHUNK> stored[STEPS][ROWS_AT_ONCE];
-  float converted[24 * CHUNK];  // the first chunks, step after step
+  float converted[20 * CHUNK];  // the first chunks, step after step
 };
 
 __device__ __forceinline__ void take(Weights& weights, int column, int lane, unsigned int* sink) {
@@ -654,7 +645,7 @@ __device__ __forceinline__ void take(Weights& weights, int column, int lane, uns
                                                        (step * 32 + lane) * CHUNK);
   // Some are converted while the low rank is on its way.
 #pragma unroll
-  for (int chunk = 0; chunk < 24; ++chunk)
+  for (int chunk = 0; chunk < 20; ++chunk)
 #pragma unroll
     for (int e = 0; e < CHUNK; ++e)
       weights.converted[chunk * CHUNK + e] = to_float(weights.stored[chunk / ROWS_AT_ONCE][chunk % ROWS_AT_ONCE].value[e]);
@@ -682,7 +673,7 @@ __device__ __forceinline__ float multiply(const Weights& weights, const Input& i
 #pragma unroll
       for (int i = 0; i < ROWS_AT_ONCE; ++i)
         sum[i] = fmaf(input.value[step][e],
-                      step * ROWS_AT_ONCE + i < 24 ? weights.converted[(step * ROWS_AT_ONCE + i) * CHUNK + e]
+                      step * ROWS_AT_ONCE + i < 20 ? weights.converted[(step * ROWS_AT_ONCE + i) * CHUNK + e]
                           : to_float(weights.stored[step][i].value[e]),
                       sum[i]);
   warp_sums<ROWS_AT_ONCE>(sum, lane);
@@ -702,13 +693,13 @@ __device__ __forceinline__ Gates gather(float gate, int lane) {
 __device__ __forceinline__ bool mixes(int lane) { return row_of(lane) < ROWS_AT_ONCE && row_of(lane) % BRANCHES == 0; }
 
 // Issues the copies of the CTA's rows.
-__device__ __forceinline__ void prefetch(arrival_t* arrival, const storage_t* weight, int first_column, long long& last, const unsigned int* released) {
+__device__ __forceinline__ void prefetch(arrival_t* arrival, const storage_t* weight, int first_column, long long& last) {
   constexpr unsigned int BYTES = COLUMNS_PER_COPY * LOW_RANK * 2;
   announce(arrival, BRANCHES * COPIES * BYTES);
 #pragma unroll 1
   for (int copy = 0; copy < BRANCHES * COPIES; ++copy) {
     const int branch = copy / COPIES, column = copy % COPIES * COLUMNS_PER_COPY;
-    keep_pace(last, true, released);
+    keep_pace(last);
     copy_to_shared(weight_row(branch, column), weight + (branch * HIDDEN + first_column + column) * LOW_RANK, BYTES, arrival);
   }
 }
@@ -846,7 +837,6 @@ struct alignas(16) Shared {
   float scale;  // 1 / rms of the CTA's branch
   Call call;
   arrival_t down_arrived, up_arrived;  // the call arrives with up's weights
-  unsigned int released;  // the grid in front has ended
 };
 static_assert(MIXABLE < 16, "a CTA has 16 barriers");
 
@@ -868,15 +858,14 @@ hyper_connection_boundary_one_kernel(const storage_t* residual, const storage_t*
     initialise_arrival(&shared.down_arrived, 1);
     initialise_arrival(&shared.up_arrived, 2);
     fence_initialised_arrivals();
-    shared.released = 0;
   }
   __syncthreads();
 
   if (warp == PRODUCER) {
     if (lane != 0) return;
     long long last = clock64();
-    down::prefetch<ALL_ROWS>(&shared.down_arrived, norm_weight, down_weight, branch, first_row, last, &shared.released);
-    if (mixes) up::prefetch(&shared.up_arrived, up_weight, first_column, last, &shared.released);
+    down::prefetch<ALL_ROWS>(&shared.down_arrived, norm_weight, down_weight, branch, first_row, last);
+    if (mixes) up::prefetch(&shared.up_arrived, up_weight, first_column, last);
     return;
   }
 
@@ -893,7 +882,6 @@ hyper_connection_boundary_one_kernel(const storage_t* residual, const storage_t*
     }
     keep(weight, &shared.sink);
     wait_for_previous_grid();
-    if (lane == 0) store_relaxed_block(&shared.released, 1);
     const Call call = begin(exchange, timeout_ns);
     // All loads are on their way before the first is looked at, which comes after the rows.
     storage_t x[MIX_STEPS], added[MIX_STEPS];
@@ -997,15 +985,14 @@ hyper_connection_first_one_kernel(const storage_t* residual,
     initialise_arrival(&shared.down_arrived, 1);
     initialise_arrival(&shared.up_arrived, 2);
     fence_initialised_arrivals();
-    shared.released = 0;
   }
   __syncthreads();
 
   if (warp == PRODUCER) {
     if (lane != 0) return;
     long long last = clock64();
-    down::prefetch<ALL_ROWS>(&shared.down_arrived, norm_weight, down_weight, branch, first_row, last, &shared.released);
-    if (mixes) up::prefetch(&shared.up_arrived, up_weight, first_column, last, &shared.released);
+    down::prefetch<ALL_ROWS>(&shared.down_arrived, norm_weight, down_weight, branch, first_row, last);
+    if (mixes) up::prefetch(&shared.up_arrived, up_weight, first_column, last);
     return;
   }
 
@@ -1022,7 +1009,6 @@ hyper_connection_first_one_kernel(const storage_t* residual,
     }
     keep(weight, &shared.sink);
     wait_for_previous_grid();
-    if (lane == 0) store_relaxed_block(&shared.released, 1);
     const Call call = begin(exchange, timeout_ns);
     // All loads are on their way before the first is looked at, which comes after the rows.
     storage_t x[MIX_STEPS];
@@ -1117,15 +1103,14 @@ hyper_connection_final_one_kernel(const storage_t* residual, const storage_t* bl
     initialise_arrival(&shared.down_arrived, 1);
     initialise_arrival(&shared.up_arrived, 2);
     fence_initialised_arrivals();
-    shared.released = 0;
   }
   __syncthreads();
 
   if (warp == PRODUCER) {
     if (lane != 0) return;
     long long last = clock64();
-    down::prefetch<LOW_RANK>(&shared.down_arrived, norm_weight, down_weight, branch, first_row, last, &shared.released);
-    if (mixes) up::prefetch(&shared.up_arrived, up_weight, first_column, last, &shared.released);
+    down::prefetch<LOW_RANK>(&shared.down_arrived, norm_weight, down_weight, branch, first_row, last);
+    if (mixes) up::prefetch(&shared.up_arrived, up_weight, first_column, last);
     return;
   }
 
@@ -1142,7 +1127,6 @@ hyper_connection_final_one_kernel(const storage_t* residual, const storage_t* bl
     }
     keep(weight, &shared.sink);
     wait_for_previous_grid();
-    if (lane == 0) store_relaxed_block(&shared.released, 1);
     const Call call = begin(exchange, timeout_ns);
     // All loads are on their way before the first is looked at, which comes after the rows.
     storage_t x[MIX_STEPS], added[MIX_STEPS];
