@@ -47,6 +47,8 @@ def graph_launches(
         status: int = launch(ready, stream)
         return status
 
+    for node, found in changes:
+        checked(update(ready, node, found))
     for call in (as_captured, set_anew):
         checked(call())
     torch.cuda.synchronize()

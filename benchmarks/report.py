@@ -239,7 +239,9 @@ def document() -> str:
     """All of it."""
     head = (
         "# Measured\n\nWritten by `python benchmarks/report.py` from `ledger/figures` and the ledger's records; each "
-        "section is one run, contestants in turns. What was compared is in the scripts of `benchmarks/`.\n"
+        "section is one run, contestants in turns. What was compared is in the scripts of `benchmarks/`. A schedule "
+        "may have become faster since a section ran: what is dispatched now, and its times, is in the records "
+        "([hyper_connection.md](hyper_connection.md#measured-candidates)).\n"
     )
     timeline = (
         "### Which unit is busy when\n\n![Timeline](figures/linear_timeline.svg)\n\nThe second of two calls of "
@@ -306,7 +308,9 @@ def add_sweep(records: Path, title: str) -> None:
     for file in read_records(records):
         timing, record = file.record.timing, file.record
         if timing is not None and record.candidate != record.control:
-            each = [statistics.mean(group.candidate) for group in timing.groups if group.problem is None]
+            each = [statistics.mean(group.candidate) for group in timing.valid]
+            if not each:
+                continue
             times[record.candidate] = round(statistics.median(each), 5)
     if not times:
         raise typer.BadParameter(f"{records} holds no timed records", param_hint="--sweep")

@@ -69,7 +69,10 @@ def direct(
     left = bytes.translate
     empty: Allocate | None = None
     launch = graph_launch.launcher() if sequence.as_graph else None
-    captured = capture_query() if launch is not None else None
+    captured: Callable[[], bool] = bool if launch is None else capture_query()
+    # A call whose addresses are those of the call before needs no look at them; but nothing is done before the look
+    # that the next call would see.
+    late = launch is not None and follow is None and state_of is None
 
     def serve(
         inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None, /
@@ -90,57 +93,57 @@ def direct(
             frame = frames.pop()
         except IndexError:  # other threads are calling
             frame = sequence.frame()
-        values, place = frame.values, 0
         try:
-            for tensor in inputs:
-                values[place] = tensor.data_ptr()
-                place += 1
-            for tensor in outputs:
-                values[place] = tensor.data_ptr()
-                place += 1
-        except IndexError:  # more than there is room for
-            place = len(inputs) + len(outputs)
-        if place != given:
+            values, place = frame.values, 0
+            try:
+                for tensor in inputs:
+                    values[place] = tensor.data_ptr()
+                    place += 1
+                for tensor in outputs:
+                    values[place] = tensor.data_ptr()
+                    place += 1
+            except IndexError:  # more than there is room for
+                place = len(inputs) + len(outputs)
+            if place != given:
+                raise ValueError(
+                    f"{place} tensors were given, and this plan takes {given}, inputs and outputs: pass those of its "
+                    "signature, in its order"
+                )
+            if not late and left(frame.low_bytes.tobytes(), None, aligned):
+                misaligned(values[:given])
+            if scratch is not None:
+                block = empty(*scratch)
+                base = block.data_ptr()
+                for offset in scratch_offsets:
+                    values[place] = base + offset
+                    place += 1
+            stream = stream_of(index)
+            if follow is not None:
+                follow(stream)
+            if state_of is not None:
+                base = state_of(stream)
+                for offset in state_offsets:
+                    values[place] = base + offset
+                    place += 1
+            if launch is not None:
+                now, graph = frame.given.tobytes(), frame.graphs.get(stream)
+                if (
+                    graph is not None
+                    and graph.given == now
+                    and not captured()
+                    and not launch(graph.ready, stream)
+                ):
+                    return outputs  # the same addresses as in the call before
+            if late and left(frame.low_bytes.tobytes(), None, aligned):
+                misaligned(values[:given])
+            try:
+                if launch is None or captured() or not frame.as_graph(stream, now):
+                    for launcher, parameters in frame.launches:
+                        launcher(stream, parameters, 0)
+            except Exception as error:
+                launch_again(frame, stream, error)
+            return outputs
+        finally:
             frames.append(frame)
-            raise ValueError(
-                f"{place} tensors were given, and this plan takes {given}, inputs and outputs: pass those of its "
-                "signature, in its order"
-            )
-        if scratch is not None:
-            block = empty(*scratch)
-            base = block.data_ptr()
-            for offset in scratch_offsets:
-                values[place] = base + offset
-                place += 1
-        stream = stream_of(index)
-        if follow is not None:
-            follow(stream)
-        if state_of is not None:
-            base = state_of(stream)
-            for offset in state_offsets:
-                values[place] = base + offset
-                place += 1
-        if launch is not None:
-            now, graph = frame.given.tobytes(), frame.graphs.get(stream)
-            if (
-                graph is not None
-                and graph.given == now
-                and not captured()
-                and not launch(graph.ready, stream)
-            ):
-                frames.append(frame)  # the same addresses as in the call before
-                return outputs
-        if left(frame.low_bytes.tobytes(), None, aligned):
-            found = values[:given]
-            frames.append(frame)
-            misaligned(found)
-        try:
-            if launch is None or captured() or not frame.as_graph(stream, now):
-                for launcher, parameters in frame.launches:
-                    launcher(stream, parameters, 0)
-        except Exception as error:
-            launch_again(frame, stream, error)
-        frames.append(frame)
-        return outputs
 
     return serve

@@ -73,7 +73,7 @@ class GraphLaunch:
         given: the arguments that are set in it, everything that calls change; empty where they are half set.
     """
 
-    __slots__ = ("__weakref__", "_nodes", "_seen", "given", "ready")
+    __slots__ = ("__weakref__", "_nodes", "given", "ready")
 
     def __init__(
         self, functions: Sequence[int], kernels: Sequence[Kernel], parameters: Sequence[int]
@@ -115,35 +115,23 @@ class GraphLaunch:
                 raise
         weakref.finalize(self, _destroy, library, graph, ready).atexit = False
         self.ready, self.given = ready, b""
-        self._seen: bytes | None = b"" if len(kernels) == 1 else None
 
-    def take(self, given: bytes) -> bool:
-        """Set the arguments, unless launching the kernel itself is cheaper; whether they are set.
+    def launch(self, given: bytes, stream: int) -> None:
+        """Set the arguments where they aren't yet, and launch.
 
         Args:
             given: everything that the parameters point to and that calls change.
-
-        Raises:
-            RuntimeError: the driver refuses.
-        """
-        if given == self.given:
-            return True
-        if self._seen is not None and given != self._seen:  # one kernel: set them if they come again
-            self._seen = given
-            return False
-        self.given = b""
-        update = _functions().cuGraphExecKernelNodeSetParams_v2
-        for node, address, _ in self._nodes:
-            _check(update(self.ready, node, address), "set the arguments of a graph's kernel")
-        self.given = given
-        return True
-
-    def launch(self, stream: int) -> None:
-        """Launch on a stream that isn't being captured.
+            stream: not being captured.
 
         Raises:
             RuntimeError: the driver refuses; nothing was launched.
         """
+        if given != self.given:
+            self.given = b""
+            update = _functions().cuGraphExecKernelNodeSetParams_v2
+            for node, address, _ in self._nodes:
+                _check(update(self.ready, node, address), "set the arguments of a graph's kernel")
+            self.given = given
         _check(launcher()(self.ready, stream), "launch a graph")
 
 
@@ -160,7 +148,7 @@ def _check(status: int, what: str) -> None:
 
 @contextmanager
 def _beside_captures(library: Any) -> Iterator[None]:
-    """Let this thread make a graph while another one captures: that isn't part of what is captured."""
+    """Let this thread make or end a graph while somebody captures: that isn't part of what is captured."""
     mode = ctypes.c_int(RELAXED)
     library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
     try:
@@ -170,10 +158,11 @@ def _beside_captures(library: Any) -> Iterator[None]:
 
 
 def _destroy(library: Any, graph: ctypes.c_void_p, ready: ctypes.c_void_p) -> None:
-    """Give the graph back; the driver keeps what is in flight until it has ended."""
+    """Give the graph back, whenever the garbage collector runs; the driver keeps what is in flight until it ended."""
     if not fork.happened:
-        library.cuGraphExecDestroy(ready)
-        library.cuGraphDestroy(graph)
+        with _beside_captures(library):
+            library.cuGraphExecDestroy(ready)
+            library.cuGraphDestroy(graph)
 
 
 @cache

@@ -20,8 +20,8 @@ from .table import Kernel
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 _LARGEST = 100  # percent
-MOST_GRAPHS = 64
-"""Of a frame: one for each stream that it was last launched on."""
+MOST_GRAPHS = 128
+"""Of a frame: torch has 65 streams of its own; on what comes after that many, kernels are launched one by one."""
 
 Launcher = Callable[[int, int, int], object]
 """Launches one kernel, given a stream's handle, the address of its parameters' addresses, and 0."""
@@ -103,7 +103,18 @@ class Frame:
         graphs: the same launches as one graph, by stream.
     """
 
-    __slots__ = ("_kernels", "_module", "_parameters", "given", "graphs", "launches", "low_bytes", "values")
+    __slots__ = (
+        "_kernels",
+        "_module",
+        "_parameters",
+        "_refused",
+        "_seen",
+        "given",
+        "graphs",
+        "launches",
+        "low_bytes",
+        "values",
+    )
 
     def __init__(
         self,
@@ -136,27 +147,34 @@ class Frame:
             self.launches.append((module.launcher(kernel), ctypes.addressof(parameters)))
         self.graphs: dict[int, GraphLaunch] = {}
         self._module, self._kernels = module, kernels
+        self._seen: tuple[int, bytes] = (0, b"")
+        self._refused = False
 
     def as_graph(self, stream: int, now: bytes) -> bool:
-        """Launch as a graph what `given` holds, `now`, unless launching the kernel is cheaper; whether it did.
+        """Launch as a graph what `given` holds, `now`; whether it did: else the kernels are to be launched.
 
         Args:
             stream: not being captured; its first call makes the graph.
             now: the bytes of `given`.
-
-        Raises:
-            RuntimeError: the driver refuses; nothing was launched.
         """
-        graph = self.graphs.get(stream) or self._graph_on(stream)
-        if not graph.take(now):
+        if self._refused:
             return False
-        graph.launch(stream)
+        if len(self._kernels) == 1 and self._seen != (stream, now):
+            self._seen = (stream, now)  # a graph of one kernel is worth it for what comes again
+            return False
+        graph = self.graphs.get(stream)
+        if graph is None and len(self.graphs) >= MOST_GRAPHS:  # streams come and go, and nobody says when
+            return False
+        try:
+            (graph or self._graph_on(stream)).launch(now, stream)
+        except RuntimeError as error:
+            # Nothing was launched. Kernels may still be: a graph takes memory of its own.
+            self._refused = not _lacks_context(error)
+            return False
         return True
 
     def _graph_on(self, stream: int) -> GraphLaunch:
         module: Any = self._module  # a CudaModule: others have no graphs
-        if len(self.graphs) >= MOST_GRAPHS:  # streams come and go, and nobody says when
-            del self.graphs[next(iter(self.graphs))]
         functions = [module.address(kernel.symbol) for kernel in self._kernels]
         parameters = [address for _, address in self.launches]
         found = self.graphs[stream] = GraphLaunch(functions, self._kernels, parameters)
@@ -249,13 +267,17 @@ def launch_again(frame: Frame, stream: int, error: Exception) -> None:
         launcher(stream, parameters, 0)
 
 
+def _lacks_context(error: Exception) -> bool:
+    return "CUDA_ERROR_INVALID_CONTEXT" in str(error)
+
+
 def _bound_context(error: Exception) -> bool:
     """Give a thread that has made no CUDA call yet the context of its device, if that is what was missing.
 
     The driver's calls, unlike the runtime's, don't do so themselves, and asking before every launch would cost
     more than the launch.
     """
-    if "CUDA_ERROR_INVALID_CONTEXT" not in str(error):
+    if not _lacks_context(error):
         return False
     from cupy_backends.cuda.api import runtime
 

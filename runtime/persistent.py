@@ -28,9 +28,10 @@ def persistent(nbytes: int, device: torch.device | str) -> torch.Tensor:
     current, default = torch.cuda.current_stream(device), torch.cuda.default_stream(device)
 
     def make() -> torch.Tensor:
-        # A pool is set for a thread, in older versions for a stream: this is another thread, on the default stream.
-        with torch.cuda.stream(default):
-            return torch.empty(nbytes, dtype=torch.uint8, device=device)
+        # A pool is set for a thread, in older versions for a stream. This is another thread, whose stream is the
+        # default one; a context of streams would end by making device 0 current, which costs memory there.
+        with torch.cuda.device(default.device):
+            return torch.empty(nbytes, dtype=torch.uint8, device=default.device)
 
     with ThreadPoolExecutor(1) as thread:
         memory = thread.submit(make).result()

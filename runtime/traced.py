@@ -44,7 +44,7 @@ class Namespace:
                 f"these operators are torch.ops.{self._name} already, and can't become torch.ops.{name}; "
                 "name them before their first use"
             )
-        chosen = name or self._name or default_name(self._dispatch.table.root)
+        chosen = name or self.expected_name
         operators: list[TorchOperator] = []
         for op in self._dispatch.operators:
             described = getattr(op, "torch_operators", None)  # a family of one's own may have none
@@ -60,6 +60,11 @@ class Namespace:
             self.torch_ops()
         assert self._name is not None
         return self._name
+
+    @property
+    def expected_name(self) -> str:
+        """The namespace's name, also where it isn't registered yet."""
+        return self._name or default_name(self._dispatch.table.root)
 
     def operator(self, family: str) -> Any:
         """The op of a family, for a call that is being traced."""

@@ -9,6 +9,7 @@ looked at inside: a traced graph is the same for every M, and for every verdict 
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import torch
@@ -23,29 +24,53 @@ _groups: dict[str, LayerGroup] = {}
 _numbers = itertools.count()
 
 
-def register(group: LayerGroup) -> str:
-    """Make a layer group known to the operator, for good, as graphs may hold its name.
+def name_of(namespace: str, terms: Terms) -> str:
+    """The name by which graphs know a layer group: all that defines it, so that another process can make it again.
 
-    Gives the name, which is the same on every rank that registers alike.
+    Args:
+        namespace: of the dispatch module's operators.
+        terms: what was asked for; where the communicator has no name, or a schedule is an object, the name holds in
+            this process alone.
     """
-    name = f"linear_all_reduce/{next(_numbers)}"
+    comm = getattr(terms.comm, "torch_name", None)
+    if comm is None or not isinstance(terms.force, str | None):
+        return f"linear_all_reduce/{next(_numbers)}"
+    return json.dumps(
+        [namespace, comm, terms.quantisation, terms.nonfinite, terms.exact, terms.policy, terms.force]
+    )
+
+
+def register(name: str, group: LayerGroup) -> None:
+    """Make a layer group known to the operator, for good, as graphs may hold its name."""
     _groups[name] = group
-    return name
 
 
 def group_of(name: str) -> LayerGroup:
-    """A registered layer group.
+    """The layer group of a name; made anew, if this process has none and the name tells how.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: it can't be: the dispatch module isn't loaded, or the communicator isn't there.
     """
     found = _groups.get(name)
+    if found is None:
+        _make(name)
+        found = _groups.get(name)
     if found is None:
         raise ValueError(
             f"no layer group is called {name!r} in this process; install the model before it is compiled, or before "
             "a compiled graph is loaded"
         )
     return found
+
+
+def _make(name: str) -> None:
+    try:
+        namespace, comm, *rest = json.loads(name)
+    except ValueError:  # a name of one process alone
+        return
+    for module in modules.values():
+        if module.expected_name == namespace:
+            module.operator("linear_all_reduce").group(Terms(module.communicator(comm), *rest))
 
 
 def _call(

@@ -108,7 +108,7 @@ class Op(Deciding):
         found = self._groups.get(terms)
         if found is None:
             from ..linear.group import LayerGroup
-            from ..linear.operator import register
+            from ..linear.operator import name_of, register
 
             _check_terms(terms)
             group = LayerGroup(
@@ -118,7 +118,9 @@ class Op(Deciding):
                 terms.quantisation,
                 terms.nonfinite,  # type: ignore[arg-type]
             )
-            found = self._groups[terms] = (register(group), group)
+            name = name_of(self._dispatch.traced.expected_name, terms)
+            register(name, group)
+            found = self._groups[terms] = (name, group)
         return found
 
     def install(
@@ -237,7 +239,7 @@ def check_traceable(comm: Any, force: Schedule | str | None) -> None:
     Raises:
         ValueError: the communicator has no name, or a schedule is given as an object.
     """
-    if comm.torch_name is None:
+    if getattr(comm, "torch_name", None) is None:
         raise ValueError("the communicator has no name that a graph could hold: call dispatch.publish(comm)")
     if not isinstance(force, str | None):
         raise ValueError(

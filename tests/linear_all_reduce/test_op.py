@@ -73,7 +73,7 @@ def test_a_shape_of_the_library(found):
             "bf16-w5120-k4096-m3-tp2, kind linear, on cpu, policy measured: reference (contract tolerance)"
         )
         assert (
-            "  - bf16-w5120-k4096-m1to2047-tp2 serial: the device is cpu; this candidate is built for sm_90"
+            "  - bf16-w5120-k4096-m1to1023-tp2 serial: the device is cpu; this candidate is built for sm_90"
             in lines
         )
         assert (
@@ -113,6 +113,14 @@ def test_results_are_the_same_with_the_feature_off_on_compiled_and_off_again(fou
 
 def test_compiled_code_may_call_the_op_of_a_group_that_nobody_has_made(found):
     assert [rank["direct"] for rank in found] == [True, True]
+
+
+def test_a_process_that_loads_a_graph_makes_its_groups_again(found):
+    """A name holds all that defines a group; only the communicator has to be there."""
+    for rank in found:
+        near, anew, unknown = rank["by name"]
+        assert (near, anew) == (True, True)
+        assert unknown.startswith("no communicator is called 'comm9'; there are comm0")
 
 
 def test_what_a_graph_cannot_hold_is_a_sentence():

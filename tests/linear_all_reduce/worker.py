@@ -12,7 +12,7 @@ import torch.distributed as distributed
 from kernwright.evidence.oracle.quantisation import from_e4m3
 from kernwright.evidence.oracle.quantisation import quantise_rows as oracle_rows
 from kernwright.generated.dispatch import DISPATCH, linear_all_reduce
-from kernwright.runtime.linear.operator import group_of
+from kernwright.runtime.linear.operator import _groups, group_of
 from kernwright.runtime.linear.quantise import quantise_rows
 from kernwright.runtime.linear.rows import Schedule
 from kernwright.runtime.reference.linear_all_reduce import Terms
@@ -203,6 +203,15 @@ def blocks(op, comm, rank):
         lambda x: op(x, weight, comm=comm, bias=x.new_ones(24)) * 2, fullgraph=True, backend=sys.argv[4]
     )  # of a layer group that nobody has asked for before
     wanted = [2 * op(x, weight, comm=comm, bias=x.new_ones(24)) for x in inputs]
+    name, group = op.group(Terms(comm))
+    _groups.clear()  # as in a process that has loaded a graph and traced nothing
+    op._groups.clear()
+    named = torch.ops.kernwright.linear_all_reduce
+    again = [2 * named(x, weight, None, x.new_ones(24), name) for x in inputs]
+    try:
+        group_of(name.replace("comm0", "comm9"))
+    except ValueError as error:
+        unknown = str(error)
 
     return {
         "unforced": skipped.skipped,
@@ -210,6 +219,7 @@ def blocks(op, comm, rank):
         "state": [state, op.state()],
         "alike": [near(off, on), near(on, traced), all(map(torch.equal, off, back)), near(off, twice)],
         "direct": near([direct(x) for x in inputs], wanted),
+        "by name": [near(again, wanted), group_of(name) is not group, unknown],
         "switched": model.o_proj.reduce_results,
     }
 

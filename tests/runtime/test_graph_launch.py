@@ -56,6 +56,7 @@ class Driver:
         return self._status("launch", stream)
 
     def cuGraphExecDestroy(self, ready: Any) -> int:
+        assert self.mode == 2, "the garbage collector may run while somebody captures"
         return self._status("destroy executable", ready.value)
 
     def cuGraphDestroy(self, graph: Any) -> int:
@@ -105,7 +106,7 @@ def test_the_driver_gets_a_chain_of_nodes(driver: Driver) -> None:
     assert driver.done() == [("destroy executable", EXECUTABLE), ("destroy", GRAPH)]
 
 
-def test_arguments_of_several_kernels_are_set_where_they_changed(driver: Driver) -> None:
+def test_arguments_are_set_where_they_changed(driver: Driver) -> None:
     graph = made(2)
     driver.done()
     set_and_launched = [("set", 1), ("set", 2), ("launch", STREAM)]
@@ -115,41 +116,24 @@ def test_arguments_of_several_kernels_are_set_where_they_changed(driver: Driver)
         (b"b", set_and_launched),
         (b"a", set_and_launched),
     ):
-        assert graph.take(given)
-        graph.launch(STREAM)
+        graph.launch(given, STREAM)
         assert driver.done() == expected
-
-
-def test_one_kernel_is_a_graph_as_long_as_its_arguments_stay(driver: Driver) -> None:
-    """Setting them costs as much as launching the kernel, so those that come once aren't set."""
-    graph = made(1)
-    driver.done()
-    for given, expected in (
-        (b"a", None),
-        (b"b", None),
-        (b"b", [("set", 1)]),
-        (b"b", []),
-        (b"a", None),
-        (b"b", []),
-    ):
-        assert graph.take(given) is (expected is not None)
-        assert driver.done() == (expected or [])
 
 
 def test_arguments_half_set_are_set_again(driver: Driver) -> None:
     graph = made(2)
-    assert graph.take(b"a")
+    graph.launch(b"a", STREAM)
     driver.done()
     driver.fails = {"set": 201}
     with pytest.raises(RuntimeError, match=r"doesn't set the arguments.*: CUDA_ERROR_INVALID_CONTEXT"):
-        graph.take(b"b")
+        graph.launch(b"b", STREAM)
     assert driver.done() == [("set", 1)]
     driver.fails = {}
-    assert graph.take(b"a")
-    assert driver.done() == [("set", 1), ("set", 2)]
+    graph.launch(b"a", STREAM)
+    assert driver.done() == [("set", 1), ("set", 2), ("launch", STREAM)]
     driver.fails = {"launch": 1}
     with pytest.raises(RuntimeError, match="doesn't launch a graph: CUDA_ERROR_INVALID_VALUE"):
-        graph.launch(STREAM)
+        graph.launch(b"a", STREAM)
 
 
 @pytest.mark.parametrize("step", ["add", "instantiate"])
@@ -191,86 +175,125 @@ def test_an_old_driver_has_no_graphs(monkeypatch: pytest.MonkeyPatch, missing: s
     graph_launch._functions.cache_clear()
 
 
-def test_a_call_takes_the_graph_of_its_stream_unless_it_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the streams that were seen last, so many are kept; where the graph leaves it, the kernels are launched."""
-    import cupy_backends.cuda.api.driver
+class Call:
+    """A plan's call whose graphs and launches are written down."""
 
-    log: list[Any] = []
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, kernels: int, **more: Any) -> None:
+        import cupy_backends.cuda.api.driver
 
-    class Graph:
-        def __init__(self, functions: list[int], kernels: Any, parameters: list[int]) -> None:
-            assert functions == [0xF00, 0xF00]
-            assert len(kernels) == len(parameters) == 2
-            self.ready, self.given = sum(entry[0] == "made" for entry in log), b""
-            log.append(("made", self.ready))
+        log: list[Any] = []
+        self.log, self.address, self.stream, self.status = log, 0x7000, 5, 0
+        self.capturing, self.refuses = False, ""
+        call = self
 
-        def take(self, given: bytes) -> bool:
-            log.append(("set", self.ready, int.from_bytes(given, "little")))
-            self.given = given if serves else b""
-            return serves
+        class Graph:
+            def __init__(self, functions: list[int], made: Any, parameters: list[int]) -> None:
+                assert functions == [0xF00] * kernels
+                assert len(made) == len(parameters) == kernels
+                self.ready, self.given = 7, b""
+                log.append("made")
 
-        def launch(self, stream: int) -> None:
-            log.append(("graph", self.ready, stream))
+            def launch(self, given: bytes, stream: int) -> None:
+                log.append(("graph", int.from_bytes(given[:8], "little"), stream))
+                if call.refuses:
+                    raise RuntimeError(call.refuses)
+                self.given = given
 
-    def launch_graph(ready: int, stream: int) -> int:
-        log.append(("graph again", ready, stream))
-        return status
+        def launch_graph(ready: int, stream: int) -> int:
+            assert ready == 7
+            log.append(("graph again", stream))
+            return call.status
 
-    driver = SimpleNamespace(
-        launchKernel=lambda pointer, *rest: log.append(("kernel", pointer, rest[7])),
-        cuGraphLaunch=launch_graph,
-    )
-    monkeypatch.setattr(cupy_backends.cuda.api, "driver", driver)
-    monkeypatch.setattr(launch, "GraphLaunch", Graph)
-    monkeypatch.setattr(launch, "MOST_GRAPHS", 2)
-    monkeypatch.setattr(graph_launch, "_functions", lambda: driver)
-    monkeypatch.setattr(direct, "capture_query", lambda: lambda: capturing)
-    monkeypatch.setattr(direct, "allocator", lambda _: None)
-    module = launch.CudaModule(SimpleNamespace(get_function=lambda _: SimpleNamespace(ptr=0xF00)), 132)
-    sequence = launch.Sequenced(module, [Kernel("k", ONE, THREADS, ("x",))] * 2, ("x",))
+        driver = SimpleNamespace(
+            launchKernel=lambda pointer, *rest: log.append(("kernel", pointer, rest[7])),
+            cuGraphLaunch=launch_graph,
+        )
+        monkeypatch.setattr(cupy_backends.cuda.api, "driver", driver)
+        monkeypatch.setattr(launch, "GraphLaunch", Graph)
+        monkeypatch.setattr(graph_launch, "_functions", lambda: driver)
+        monkeypatch.setattr(direct, "capture_query", lambda: lambda: self.capturing)
+        monkeypatch.setattr(direct, "allocator", lambda _: None)
+        module = launch.CudaModule(SimpleNamespace(get_function=lambda _: SimpleNamespace(ptr=0xF00)), 132)
+        self.sequence = launch.Sequenced(module, [Kernel("k", ONE, THREADS, ("x",))] * kernels, ("x",))
+        fixed: dict[str, Any] = {
+            "index": 0,
+            "current": None,
+            "stream_of": lambda _: self.stream,
+            "given": 1,
+            "alignment": 16,
+            "misaligned": self._misaligned,
+            "made": (),
+            "scratch": None,
+            "scratch_offsets": (),
+            "check": None,
+            "follow": None,
+            "state_of": None,
+            "state_offsets": (),
+        }
+        self._call = direct.direct(self.sequence, **fixed | more)
 
-    def refuse(_: Any) -> NoReturn:
+    def _misaligned(self, _: Any) -> NoReturn:
         raise AssertionError("misaligned")
 
-    call = direct.direct(
-        sequence,
-        index=0,
-        current=None,
-        stream_of=lambda _: now[0],
-        given=1,
-        alignment=16,
-        misaligned=refuse,
-        made=(),
-        scratch=None,
-        scratch_offsets=(),
-        check=None,
-        follow=None,
-        state_of=None,
-        state_offsets=(),
-    )
-    x: Any = SimpleNamespace(data_ptr=lambda: address, device=SimpleNamespace(type="cuda"))
-    capturing, serves, status, now, address = False, True, 0, [0], 0x7000
+    def __call__(self) -> list[Any]:
+        """What a call did."""
+        self.log.clear()
+        x: Any = SimpleNamespace(data_ptr=lambda: self.address, device=SimpleNamespace(type="cuda"))
+        self._call([x], [])
+        return list(self.log)
 
-    def called() -> list[Any]:
-        log.clear()
-        call([x], [])
-        return list(log)
 
-    def first(graph: int, stream: int) -> list[Any]:
-        return [("made", graph), ("set", graph, 0x7000), ("graph", graph, stream)]
-
-    seen = [called() for now[0] in (5, 5, 6, 7, 5)]
-    assert seen == [first(0, 5), [("graph again", 0, 5)], first(0, 6), first(0, 7), first(0, 5)]
-    kernels = [("kernel", 0xF00, 5)] * 2
-    capturing = True
-    assert called() == kernels
-    capturing, status = (
+def test_several_kernels_are_a_graph_unless_they_are_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph a stream, of so many streams; where the driver refuses, the kernels are launched."""
+    monkeypatch.setattr(launch, "MOST_GRAPHS", 2)
+    call = Call(monkeypatch, 2)
+    assert call() == ["made", ("graph", 0x7000, 5)]
+    assert call() == [("graph again", 5)]
+    call.address = 0x7010
+    assert call() == [("graph", 0x7010, 5)]
+    call.stream = 6
+    assert call() == ["made", ("graph", 0x7010, 6)]
+    call.stream = 7  # a third one
+    assert call() == [("kernel", 0xF00, 7)] * 2
+    call.stream, call.capturing = 6, True
+    assert call() == [("kernel", 0xF00, 6)] * 2
+    call.capturing, call.status = (
         False,
         201,
-    )  # as for a thread without a context: the whole way, which says what is wrong
-    assert called() == [("graph again", 0, 5), ("set", 0, 0x7000), ("graph", 0, 5)]
-    serves, address = False, 0x7010
-    assert called() == [("set", 0, 0x7010), *kernels]
-    address = 0x7018
-    with pytest.raises(AssertionError, match="misaligned"):
-        called()
+    )  # a thread without a context: the kernels' launch says what is wrong
+    call.refuses = "CUDA_ERROR_INVALID_CONTEXT"
+    assert call() == [("graph again", 6), ("graph", 0x7010, 6), *[("kernel", 0xF00, 6)] * 2]
+    call.refuses, call.status = "", 0
+    assert call() == [("graph again", 6)]
+    call.address, call.refuses = 0x7020, "CUDA_ERROR_OUT_OF_MEMORY"
+    assert call() == [("graph", 0x7020, 6), *[("kernel", 0xF00, 6)] * 2]
+    call.refuses, call.address = "", 0x7030
+    assert call() == [("kernel", 0xF00, 6)] * 2  # not tried again and again
+
+
+def test_one_kernel_is_a_graph_for_addresses_that_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Setting them costs as much as launching the kernel."""
+    call, kernel = Call(monkeypatch, 1), [("kernel", 0xF00, 5)]
+    assert call() == kernel
+    assert call() == ["made", ("graph", 0x7000, 5)]
+    assert call() == [("graph again", 5)]
+    call.address = 0x7010
+    assert call() == kernel
+    assert call() == [("graph", 0x7010, 5)]
+    for call.address in (0x7020, 0x7030, 0x7020, 0x7030):
+        assert call() == kernel
+
+
+def test_a_misaligned_call_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frame, too; a channel isn't followed, and no state is made."""
+    followed: list[int] = []
+    for more in ({}, {"follow": followed.append}):
+        call = Call(monkeypatch, 2, **more)
+        call()
+        frames = list(call.sequence.frames)
+        followed.clear()
+        call.address = 0x7008
+        with pytest.raises(AssertionError, match="misaligned"):
+            call()
+        assert call.sequence.frames == frames
+        assert followed == []
