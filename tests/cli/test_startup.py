@@ -168,6 +168,7 @@ def test_a_bug_of_ours_keeps_its_traceback(small: Path) -> None:
 def test_an_interrupt_ends_a_build_without_leftovers(small: Path, tmp_path: Path) -> None:
     code = (
         "import os, signal, kernwright.cli, kernwright.compiler.compile as c\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # what runs in the background ignores it
         "real = c._compile\n"
         "def interrupted(job): os.kill(os.getpid(), signal.SIGINT); return real(job)\n"
         "c._compile = interrupted\n"
