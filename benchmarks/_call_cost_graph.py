@@ -10,7 +10,7 @@ import ctypes
 from collections.abc import Callable, Sequence
 
 import torch
-from kernwright.runtime.extended_launch import driver
+from kernwright.runtime.extended_launch import driver, error_name
 from kernwright.runtime.graph_launch import KernelNode
 from kernwright.runtime.launch import Sequenced
 
@@ -61,4 +61,6 @@ def graph_launches(
 def checked(status: int) -> None:
     """Raise for what the driver refuses."""
     if status:
-        raise RuntimeError(f"the driver refuses: CUDA error {status}")
+        raise RuntimeError(
+            f"the driver refuses a graph's launch or a question about it: {error_name(status)}"
+        )

@@ -152,7 +152,9 @@ def neighbours() -> str:
         f"## Hyper-connection boundaries behind a foreign kernel\n\n{found['device']}, {found['calls']} times (a "
         f"foreign kernel of 5 us, a boundary) in a graph, FP16. {found['baseline']}'s chain behind the "
         "ordinary kernel takes "
-        f"{found['baseline_ms']:.3f} ms; the foreign kernels alone, ms: {alone}.\n\n{markdown(head, rows)}\n"
+        f"{found['baseline_ms']:.3f} ms; the foreign kernels alone, ms: {alone}. "
+        "What the library doesn't have is of `neighbour_sweep` in `benchmarks/hopper`.\n\n"
+        f"{markdown(head, rows)}\n"
     )
 
 
@@ -304,8 +306,14 @@ def summarise(trace: Path) -> None:
 
 def add_sweep(records: Path, title: str) -> None:
     """Take the times of a sweep's records, the medians of their valid groups, into the figures."""
-    times = {}
-    for file in read_records(records):
+    times: dict[str, float] = {}
+    files = read_records(records)
+    if len(workloads := {file.record.workload for file in files}) != 1:
+        raise typer.BadParameter(
+            f"{records} holds records of {len(workloads)} workloads; a sweep has one: name its folder",
+            param_hint="--sweep",
+        )
+    for file in files:
         timing, record = file.record.timing, file.record
         if timing is not None and record.candidate != record.control:
             each = [statistics.mean(group.candidate) for group in timing.valid]
@@ -313,7 +321,9 @@ def add_sweep(records: Path, title: str) -> None:
                 continue
             times[record.candidate] = round(statistics.median(each), 5)
     if not times:
-        raise typer.BadParameter(f"{records} holds no timed records", param_hint="--sweep")
+        raise typer.BadParameter(
+            f"{records} holds no candidate with a valid group; bench the sweep again", param_hint="--sweep"
+        )
     figures = read("hopper_sweeps.json") | {title: times}
     (FIGURES / "hopper_sweeps.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 

@@ -110,6 +110,21 @@ class Namespace:
         return found
 
 
+def graph_name(comm: Any) -> str:
+    """The name by which graphs know a communicator.
+
+    Raises:
+        ValueError: it has none.
+    """
+    name: str | None = getattr(comm, "torch_name", None)
+    if name is None:
+        raise ValueError(
+            f"comm is a {type(comm).__name__} without a name, and a graph holds names alone; make it by "
+            "dispatch.communicator(), or call dispatch.publish(comm) before it is traced"
+        )
+    return name
+
+
 modules: WeakValueDictionary[str, Namespace] = WeakValueDictionary()
 """Dispatch modules by their key, by which a call that is traced finds its operators."""
 

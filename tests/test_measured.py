@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import statistics
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import typer
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,6 +40,26 @@ def test_what_is_dispatched_beats_the_best_serial_arm(report: ModuleType) -> Non
     assert len(gains) == 7 * 3
     assert min(gains.values()) > 0.99
     assert sorted(gain for (_, _, m), gain in gains.items() if m == 8192)[1] > 1.03
+
+
+def test_a_sweep_is_added_from_its_records(
+    report: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Medians of what was timed; not of several workloads, whose candidates may have one name."""
+    monkeypatch.setattr(report, "FIGURES", tmp_path)
+    (tmp_path / "hopper_sweeps.json").write_text('{"old": {"one": 1.0}}', encoding="utf-8")
+    both = ROOT / "ledger" / "records" / "qwen38_flash_tp1"
+    with pytest.raises(typer.BadParameter, match="records of 2 workloads; a sweep has one: name its folder"):
+        report.add_sweep(both, "new")
+    report.add_sweep(both / "fp16-hc4-h2560-n1-r320-tp1", "new")
+    found = json.loads((tmp_path / "hopper_sweeps.json").read_text(encoding="utf-8"))
+    assert found["old"] == {"one": 1.0}
+    assert {"one_kernel", "two_kernels"} < set(found["new"])
+    assert "replicated" not in found["new"]
+    (record,) = (both / "fp16-hc4-h2560-n1-r320-tp1").glob("one_kernel.*.json")
+    groups = json.loads(record.read_text(encoding="utf-8"))["timing"]["groups"]
+    means = [sum(group["candidate"]) / len(group["candidate"]) for group in groups if not group["problem"]]
+    assert found["new"]["one_kernel"] == pytest.approx(statistics.median(means), abs=1e-5)
 
 
 def test_plots_are_drawn(report: ModuleType, tmp_path: Path) -> None:

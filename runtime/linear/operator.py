@@ -57,20 +57,21 @@ def group_of(name: str) -> LayerGroup:
         found = _groups.get(name)
     if found is None:
         raise ValueError(
-            f"no layer group is called {name!r} in this process; install the model before it is compiled, or before "
-            "a compiled graph is loaded"
+            f"no layer group is called {name!r} in this process; import the dispatch module that the graph was "
+            "traced with, and install the model before it is compiled, or before a compiled graph is loaded"
         )
     return found
 
 
 def _make(name: str) -> None:
-    try:
-        namespace, comm, *rest = json.loads(name)
-    except ValueError:  # a name of one process alone
+    """Make the group that a name of `name_of` tells of, where its dispatch module is loaded."""
+    if not name.startswith("["):  # a name of one process alone
         return
-    for module in modules.values():
-        if module.expected_name == namespace:
-            module.operator("linear_all_reduce").group(Terms(module.communicator(comm), *rest))
+    namespace, comm, *rest = json.loads(name)
+    for module in list(modules.values()):
+        op = module.operator("linear_all_reduce")
+        if module.expected_name == namespace and op is not None:
+            op.group(Terms(module.communicator(comm), *rest))
 
 
 def _call(
@@ -103,6 +104,9 @@ def traced_group(
         key: of the dispatch module.
         comm: the communicator's name.
         quantisation, nonfinite, exact, policy, force: as `Terms` has them.
+
+    Raises:
+        ValueError, TypeError: the communicator is gone, or terms aren't allowed.
     """
     namespace = modules[key]
     found = namespace.communicator(comm)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..operators import TorchOperator, namespace_of
+from ..traced import graph_name
 
 if TYPE_CHECKING:
     from ..communicator.owner import ChannelOwner
@@ -104,9 +105,7 @@ def traced(
     Raises:
         ValueError: the communicator has no name.
     """
-    if comm.torch_name is None:
-        raise ValueError("the communicator has no name that a graph could hold: call dispatch.publish(comm)")
-    options = {"comm": comm.torch_name, "channel": channel, "exact": exact, "policy": policy}
+    options = {"comm": graph_name(comm), "channel": channel, "exact": exact, "policy": policy}
     namespace = getattr(torch.ops, namespace_of(key))
     operator = getattr(namespace, NAMES[kind])
     if out is None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..operators import TorchOperator, namespace_of
+from ..traced import graph_name
 from .hyper_connection_arguments import ARGUMENTS, RESULTS, check_presence, read, refuse_grad
 from .hyper_connection_shape import FAMILY, INPUTS, OUTPUTS
 
@@ -146,9 +147,7 @@ def traced(
     for name, value in zip(ARGUMENTS, arguments, strict=True):
         check_presence(name, value, name in INPUTS[kind], kind, name)
     tensors = [value for value in arguments if value is not None]
-    known_as: str | None = None if comm is None else getattr(comm, "torch_name", None)
-    if comm is not None and known_as is None:
-        raise ValueError("the communicator has no name that a graph could hold: call dispatch.publish(comm)")
+    known_as = None if comm is None else graph_name(comm)
     options = {"eps": eps, "branches": branches, "exact": exact, "policy": policy, "comm": known_as}
     operator = getattr(getattr(torch.ops, namespace_of(key)), f"{FAMILY}_{kind}")
     if out is not None:

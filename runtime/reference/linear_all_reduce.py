@@ -19,6 +19,7 @@ from ..device import current
 from ..dispatch import Dispatch, chosen_policy
 from ..explanation import Explanation
 from ..table import FieldValue
+from ..traced import graph_name
 from .linear_all_reduce_decisions import Deciding, Terms, shape_of
 from .linear_all_reduce_shape import FAMILY, KIND, Shape
 
@@ -95,9 +96,8 @@ class Op(Deciding):
 
         quantisation = "none" if weight_scale is None else "fp8_per_token"
         if torch.compiler.is_compiling():
-            check_traceable(comm, force)
-            key = self._dispatch.traced.key
-            name = traced_group(key, comm.torch_name, quantisation, nonfinite, exact, policy, force)
+            key, known_as = self._dispatch.traced.key, graph_name(comm)
+            name = traced_group(key, known_as, quantisation, nonfinite, exact, policy, traceable(force))
         else:
             name, _ = self.group(Terms(comm, quantisation, nonfinite, exact, policy, force))
         result: torch.Tensor = linear_all_reduce(x, weight, weight_scale, bias, name)
@@ -233,18 +233,18 @@ class Op(Deciding):
         return run
 
 
-def check_traceable(comm: Any, force: Schedule | str | None) -> None:
-    """Raise for what no graph can hold.
+def traceable(force: Schedule | str | None) -> str | None:
+    """What is forced, if a graph can hold it.
 
     Raises:
-        ValueError: the communicator has no name, or a schedule is given as an object.
+        ValueError: a schedule is given as an object.
     """
-    if getattr(comm, "torch_name", None) is None:
-        raise ValueError("the communicator has no name that a graph could hold: call dispatch.publish(comm)")
     if not isinstance(force, str | None):
         raise ValueError(
-            "a graph holds no schedule: force a candidate by its name, or install() the model before it is compiled"
+            f"force is {force}, and a graph holds no schedule; force a candidate by its name, or install() the model "
+            "before it is compiled"
         )
+    return force
 
 
 def _check_terms(terms: Terms) -> None:

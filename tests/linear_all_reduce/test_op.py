@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 from kernwright.runtime.linear.rows import Schedule
-from kernwright.runtime.reference.linear_all_reduce import check_traceable
+from kernwright.runtime.reference.linear_all_reduce import traceable
+from kernwright.runtime.traced import graph_name
 
 WORKER = Path(__file__).parent / "worker.py"
 SCHEDULE = str(Schedule("sliced_nccl", (1, 1), min_m=16))
@@ -124,13 +125,16 @@ def test_a_process_that_loads_a_graph_makes_its_groups_again(found):
 
 
 def test_what_a_graph_cannot_hold_is_a_sentence():
-    with pytest.raises(ValueError, match=r"no name that a graph could hold: call dispatch\.publish\(comm\)"):
-        check_traceable(SimpleNamespace(torch_name=None), None)
     with pytest.raises(
-        ValueError, match="a graph holds no schedule: force a candidate by its name, or install"
+        ValueError, match=r"comm is a Nameless without a name, .*; make it by dispatch\.communicator"
     ):
-        check_traceable(SimpleNamespace(torch_name="comm0"), Schedule("sliced_nccl", (1, 1)))
-    check_traceable(SimpleNamespace(torch_name="comm0"), "sm_8")
+        graph_name(type("Nameless", (), {})())
+    with pytest.raises(
+        ValueError, match=r"force is .*, and a graph holds no schedule; force a candidate by its name"
+    ):
+        traceable(Schedule("sliced_nccl", (1, 1)))
+    assert graph_name(SimpleNamespace(torch_name="comm0")) == "comm0"
+    assert (traceable("sm_8"), traceable(None)) == ("sm_8", None)
 
 
 def test_state_tells_what_is_installed(found):
