@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from kernwright import cli_bundle, cli_evidence, console
-from kernwright.cli_options import Archs, Candidates, Json, Workloads, open_workspace
+from kernwright.commands import bundle as cli_bundle
+from kernwright.commands import console
+from kernwright.commands import evidence as cli_evidence
+from kernwright.commands.options import Archs, Candidates, Json, Workloads, open_workspace
 
 if TYPE_CHECKING:
     from kernwright.compiler.cache import CacheEntry
@@ -325,7 +327,7 @@ NOT_HERE = {
     "kernwright.emulator": ("CompilerMissing", "TextUnsupported", "TooLarge"),
     "kernwright.evidence.health": ("GpuBusy", "HealthUnknown"),
     "kernwright.evidence.session": ("NoGpu", "NotHere"),
-    "kernwright.evidence.subject": ("NoSubject",),
+    "kernwright.evidence.evidence": ("NoEvidence",),
     "kernwright.generator": ("NotGenerated", "SchedulerMissing"),
     "kernwright.runtime.errors": ("LoadError",),
 }
@@ -334,13 +336,13 @@ NOT_HERE = {
 CHECK_FAILED = {
     "kernwright.compiler.nvrtc": ("CompileFailed",),
     "kernwright.emulator": ("CompileFailed",),
-    "kernwright.evidence.contest": ("GraphEmpty",),
+    "kernwright.evidence.benchmark_run": ("GraphEmpty",),
 }
 """Errors that end with exit status 1: something of ours or of a team's isn't as it must be."""
 
 BAD_INPUT = {
     "kernwright.compiler.bundle": ("BundleInvalid",),
-    "kernwright.evidence.commands": ("UnknownPlace",),
+    "kernwright.evidence.commands": ("UnknownRankContext",),
     "kernwright.evidence.explain": ("QuestionError",),
     "kernwright.evidence.external": ("ExternalUnusable",),
     "kernwright.evidence.session": ("Drifted",),

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 import torch
 from kernwright.runtime.extended_launch import driver, error_name
 from kernwright.runtime.graph_launch import KernelNode
-from kernwright.runtime.launch import Sequenced
+from kernwright.runtime.launch import LaunchSequence
 
 
 def graph_launches(
-    sequence: Sequenced, pointers: Sequence[int], stream: int, keep: list[object]
+    sequence: LaunchSequence, pointers: Sequence[int], stream: int, keep: list[object]
 ) -> dict[str, Callable[[], object]]:
     """The two launches by the driver alone, of what `sequence` launches."""
     graph = torch.cuda.CUDAGraph(keep_graph=True)

@@ -9,10 +9,10 @@ import cupy
 import torch
 from kernwright.compiler.compile import compile_source
 from kernwright.evidence.graphs import capture, replay_ms
+from kernwright.families.hyper_connection.neighbours import share_sm
 from kernwright.runtime.current import current_stream
 from kernwright.runtime.device import Device
-from kernwright.runtime.launch import CudaModule, Sequenced
-from kernwright.runtime.neighbours import share_sm
+from kernwright.runtime.launch import CudaModule, LaunchSequence
 from kernwright.runtime.table import Kernel
 
 CTAS, THREADS = 132, 256
@@ -84,7 +84,7 @@ class Foreign:
         kernel = Kernel(
             kind, (CTAS, 1, 1), (THREADS, 1, 1), ("buffer", "cycles"), programmatic=kind == "chained"
         )
-        launch = Sequenced(
+        launch = LaunchSequence(
             CudaModule(self.module, self.here.sm_count),
             [kernel],
             ["buffer"],

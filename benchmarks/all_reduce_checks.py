@@ -15,10 +15,10 @@ from typing import Any
 import torch
 import torch.distributed as distributed
 from kernwright.evidence.graphs import Graph, capture
+from kernwright.families.all_reduce.reference import in_rank_order, local_sum
 from kernwright.generated import dispatch
 from kernwright.runtime import ChannelError, LoadError, PeerTimeout
 from kernwright.runtime.communicator.owner import ChannelOwner
-from kernwright.runtime.reference.all_reduce_torch import in_rank_order, local_sum
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ROUTES = ("tagged_words", "one_stage", "two_stage")
@@ -129,7 +129,7 @@ def every_route(ranks: Ranks) -> dict[str, Any]:
             given = ranks.values(numel, dtype, numel)
             for route in ROUTES:
                 try:
-                    plan = dispatch.all_reduce.plan_of_route(route, numel, dtype, comm=ranks.comm)
+                    plan = dispatch.all_reduce.load_plan_of_route(route, numel, dtype, comm=ranks.comm)
                 except LoadError:  # the CTAs of all local ranks together don't fit on the GPU
                     left_out.add(route)
                     continue

@@ -1,6 +1,6 @@
 """How long an all-reduce takes: our routes and as dispatched, NCCL, PyTorch's symmetric-memory ops.
 
-A captured graph holds 20 calls; contestants take turns, and a sample is that of the slowest rank.
+A captured graph holds 20 calls; entries take turns, and a sample is that of the slowest rank.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ CALLS = 20
 PEERS = ("NCCL", "PyTorch one_shot", "PyTorch two_shot")
 ROUTES = ("tagged_words", "one_stage", "two_stage")
 
-Contestant = Callable[[], Any]
+Entry = Callable[[], Any]
 
 
-def contestants(numel: int, dtype: torch.dtype, comm: GroupCommunicator) -> dict[str, Contestant]:
+def entries(numel: int, dtype: torch.dtype, comm: GroupCommunicator) -> dict[str, Entry]:
     """Everything that can reduce such a payload, by name."""
     mine = torch.randn(numel, device=comm.device).to(dtype)
     out = torch.empty_like(mine)
-    found: dict[str, Contestant] = {}
+    found: dict[str, Entry] = {}
     for route in ROUTES:
         try:
-            plan = dispatch.all_reduce.plan_of_route(route, numel, dtype, comm=comm)
+            plan = dispatch.all_reduce.load_plan_of_route(route, numel, dtype, comm=comm)
         except ValueError:
             continue  # more than its packets carry
         found[route] = lambda plan=plan: plan([mine], [out])
@@ -41,7 +41,7 @@ def contestants(numel: int, dtype: torch.dtype, comm: GroupCommunicator) -> dict
     return found | peers(numel, dtype, comm)
 
 
-def peers(numel: int, dtype: torch.dtype, comm: GroupCommunicator) -> dict[str, Contestant]:
+def peers(numel: int, dtype: torch.dtype, comm: GroupCommunicator) -> dict[str, Entry]:
     """NCCL in place, and PyTorch's ops on its symmetric memory, which need no copy."""
     device, found = comm.device, {}
     mine = torch.randn(numel, device=device).to(dtype)
@@ -57,7 +57,7 @@ def peers(numel: int, dtype: torch.dtype, comm: GroupCommunicator) -> dict[str, 
     return found
 
 
-def _symmetric(numel: int, dtype: torch.dtype, comm: GroupCommunicator) -> Contestant:
+def _symmetric(numel: int, dtype: torch.dtype, comm: GroupCommunicator) -> Entry:
     def run() -> Any:
         acquired = dispatch.acquire_outputs([(numel,)], dtype, comm=comm)
         return dispatch.all_reduce_symmetric(acquired, comm=comm)
@@ -65,8 +65,8 @@ def _symmetric(numel: int, dtype: torch.dtype, comm: GroupCommunicator) -> Conte
     return run
 
 
-def measure(calls: dict[str, Contestant], groups: int, replays: int) -> dict[str, dict[str, float]]:
-    """Microseconds a call, by contestant: median, quartiles."""
+def measure(calls: dict[str, Entry], groups: int, replays: int) -> dict[str, dict[str, float]]:
+    """Microseconds a call, by entry: median, quartiles."""
     graphs: dict[str, Graph[Any]] = {}
     for name, run in calls.items():
         try:
@@ -103,7 +103,7 @@ def table(
     rows = []
     for dtype in dtypes:
         for label, numel in payloads:
-            found = measure(contestants(numel, dtype, comm), groups, replays)
+            found = measure(entries(numel, dtype, comm), groups, replays)
             size = numel * dtype.itemsize
             best = min((found[name]["us"] for name in PEERS[1:] if name in found), default=None)
             ratio, symmetric_ratio = (
@@ -115,7 +115,7 @@ def table(
                     "payload": label,
                     "bytes": size,
                     "dtype": str(dtype).removeprefix("torch."),
-                    "contestants": found,
+                    "entries": found,
                     "dispatched_over_best_pytorch": ratio,
                     "dispatched_symmetric_over_best_pytorch": symmetric_ratio,
                 }
@@ -142,5 +142,5 @@ def thresholds(rows: list[dict[str, Any]], dtype: str) -> dict[str, int | None]:
 
 
 def _fastest(row: dict[str, Any]) -> int:
-    times = [row["contestants"].get(route, {"us": float("inf")})["us"] for route in ROUTES]
+    times = [row["entries"].get(route, {"us": float("inf")})["us"] for route in ROUTES]
     return times.index(min(times))

@@ -3,7 +3,7 @@
     (cd benchmarks/all_reduce && kernwright generate)
     torchrun --nproc-per-node 2 benchmarks/all_reduce_schedules.py --out figures/
 
-Writes `all_reduce_schedules.json`: microseconds a call by payload and contestant. Every schedule's sum is compared
+Writes `all_reduce_schedules.json`: microseconds a call by payload and entry. Every schedule's sum is compared
 with the right one before it is timed.
 """
 
@@ -34,7 +34,7 @@ KINDS = ("staged", "symmetric")
 
 def schedules(
     dispatch: Any, comm: GroupCommunicator, numel: int, dtype: torch.dtype, kind: str
-) -> dict[str, latency.Contestant]:
+) -> dict[str, latency.Entry]:
     """A call by each candidate that carries such a payload."""
     (work,) = [w for w in dispatch.TABLE.workloads if w.fields["world_size"] == comm.world_size]
     here, size = current(comm.device), numel * dtype.itemsize
@@ -52,13 +52,13 @@ def schedules(
         view.copy_(mine)
         distributed.barrier()
         torch.cuda.synchronize()
-    found: dict[str, latency.Contestant] = {}
+    found: dict[str, latency.Entry] = {}
     for candidate in work.candidates:
         arch = serves(candidate.builds, here.arch)
         most = work.fields["packet_bytes"] if candidate.route == "tagged_words" else work.channel["capacity"]
         if arch is None or size > most:
             continue
-        plan = dispatch.DISPATCH.plan_for(work.name, candidate.name, arch, kind, here, comm=comm, at=size)
+        plan = dispatch.DISPATCH.plan_named(work.name, candidate.name, arch, kind, here, comm=comm, at=size)
         given = [mine] if kind == "staged" else []
         plan(given, [out])
         assert int(checks.different(out, expected)) == 0, f"{candidate.name}, {size} bytes, {kind}: wrong"
@@ -68,7 +68,7 @@ def schedules(
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("figures"),
-    groups: Annotated[int, typer.Option(help="Samples of each contestant.")] = 5,
+    groups: Annotated[int, typer.Option(help="Samples of each entry.")] = 5,
     replays: Annotated[int, typer.Option(help="Graph replays in a sample.")] = 10,
 ) -> None:
     """Run on every rank of the job."""
@@ -87,7 +87,7 @@ def main(
                 if kind == "staged":
                     calls |= latency.peers(numel, torch.bfloat16, comm)
                 found = latency.measure(calls, groups, replays)
-                rows.append({"bytes": 2 * numel, "kind": kind, "contestants": found})
+                rows.append({"bytes": 2 * numel, "kind": kind, "entries": found})
                 if comm.rank == 0:
                     best = sorted(found.items(), key=lambda entry: entry[1]["us"])
                     print(kib, "KiB", kind, *(f"{n} {t['us']:.2f}" for n, t in best), sep="  ", flush=True)

@@ -28,12 +28,12 @@ from typing import Any
 
 import torch
 from _call_cost_graph import graph_launches
+from kernwright.families.hyper_connection import op as hyper_connection
 from kernwright.generated import dispatch
 from kernwright.runtime import Device, loader, plan
 from kernwright.runtime import dispatch as dispatching
 from kernwright.runtime.device import current
-from kernwright.runtime.launch import Sequenced
-from kernwright.runtime.reference import hyper_connection
+from kernwright.runtime.launch import LaunchSequence
 from kernwright.runtime.table import Kernel
 
 BRANCHES, HIDDEN, RANK, ROWS = 4, 2560, 320, 336
@@ -129,7 +129,7 @@ def launchers() -> dict[str, Callable[[], object]]:
     stream = torch.cuda.current_stream().cuda_stream
     found: dict[str, Callable[[], object]] = {}
     for name, programmatic in (("launchKernel x 3", False), ("cuLaunchKernelEx x 3", True)):
-        sequence = Sequenced(module, [replace(kernel, programmatic=programmatic)] * 3, kernel.args)
+        sequence = LaunchSequence(module, [replace(kernel, programmatic=programmatic)] * 3, kernel.args)
         found[name] = lambda sequence=sequence: sequence(pointers, stream)
         if not programmatic:
             found |= graph_launches(sequence, pointers, stream, keep)

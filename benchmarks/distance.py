@@ -1,7 +1,7 @@
 """How far the contract is from the truth, next to torch eager, torch.compile and Triton, on equal inputs.
 
 `python benchmarks/distance.py OUT.json`: relative L2 from the unrounded FP64 function, boundary by boundary along
-a chain of 96 with distinct weights; every contestant gets the inputs that the control's chain has there.
+a chain of 96 with distinct weights; every entry gets the inputs that the control's chain has there.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import torch
-from kernwright.evidence.families.hyper_connection import SUBJECT, shape_of
-from kernwright.evidence.oracle.truth import boundary as truth
-from kernwright.evidence.oracle.truth import relative_l2
+from kernwright.evidence.oracle.closeness import relative_l2
+from kernwright.families.hyper_connection.evidence import EVIDENCE, shape_of
+from kernwright.families.hyper_connection.truth import boundary as truth
 from kernwright.generated.dispatch import DISPATCH
 from kernwright.runtime.device import current, serves
 
@@ -23,24 +23,24 @@ OUTPUTS = ("x", "block_input", "injection_out")
 
 
 def distances(work, device: torch.device) -> dict[str, dict[str, dict[str, float]]]:
-    """Median, mean and largest relative L2 of each output, by contestant."""
+    """Median, mean and largest relative L2 of each output, by entry."""
     here = current(device)
-    chain = SUBJECT.chain(work, device, 500)
+    chain = EVIDENCE.chain(work, device, 500)
     arch = serves(work.control.builds, here.arch)
-    control = DISPATCH.plan_for(work.label, work.control.name, arch, "boundary", here)
-    contestants = {f"kernwright {work.control.name}": control}
-    contestants |= {
-        f"kernwright {c.name}": DISPATCH.plan_for(work.label, c.name, own, "boundary", here)
+    control = DISPATCH.plan_named(work.label, work.control.name, arch, "boundary", here)
+    entries = {f"kernwright {work.control.name}": control}
+    entries |= {
+        f"kernwright {c.name}": DISPATCH.plan_named(work.label, c.name, own, "boundary", here)
         for c in work.candidates
         if c.contract != "exact" and (own := serves(c.builds, here.arch))
     }
-    contestants |= {name: prepare(chain) for name, prepare in SUBJECT.peers(work).items()}
+    entries |= {name: prepare(chain) for name, prepare in EVIDENCE.peers(work).items()}
     states = [chain.first, *chain.run(control)[:-1]]
-    found: dict[str, dict[str, list[float]]] = {name: {out: [] for out in OUTPUTS} for name in contestants}
+    found: dict[str, dict[str, list[float]]] = {name: {out: [] for out in OUTPUTS} for name in entries}
     for state, weights in zip(states, chain.weights, strict=True):
         inputs = [*state, *weights]
         wanted = truth(shape_of(work), dict(zip(INPUTS, inputs, strict=True)), rounded=False)
-        for name, call in contestants.items():
+        for name, call in entries.items():
             for out, tensor in zip(OUTPUTS, call(inputs), strict=True):
                 found[name][out].append(relative_l2(tensor, wanted[out]))
     return {

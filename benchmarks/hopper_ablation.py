@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import _ablations
-import _boundary_contest
+import _boundary_benchmark
 import cupy
 import torch
 import typer
-from _boundary_contest import LIBRARY, Boundaries
+from _boundary_benchmark import LIBRARY, Boundaries
 from kernwright.compiler.compile import compile_source
 from kernwright.evidence.graphs import Graph
 from kernwright.ledger.verdict import median, median_interval
@@ -44,22 +44,22 @@ def main(
     replays: Annotated[int, typer.Option(help="Graph replays in a sample.")] = 20,
 ) -> None:
     """Measure on the first GPU."""
-    with torch.no_grad(), _boundary_contest.watched() as watch:
-        owner = _boundary_contest.boundaries(spec, watch, groups, replays)
-        contest = owner.contest
+    with torch.no_grad(), _boundary_benchmark.watched() as watch:
+        owner = _boundary_benchmark.boundaries(spec, watch, groups, replays)
+        run = owner.run
         whole = owner.plan(candidate)
-        base = contest.capture(lambda: contest.chain.run(whole))
-        contest.check(base, candidate)
-        base_ms = median(contest.alone(base))
-        floor_ms = median(contest.alone(contest.capture(contest.chain.read())))
+        base = run.capture(lambda: run.chain.run(whole))
+        run.check(base, candidate)
+        base_ms = median(run.alone(base))
+        floor_ms = median(run.alone(run.capture(run.chain.read())))
         print(f"{candidate} of {spec}: {base_ms:.4f} ms; merely reading the weights {floor_ms:.4f} ms")
         print(f"{'left out':36s}{'ms':>8s}{'less':>9s}   interval")
         document: dict[str, Any] = {
-            "device": str(contest.here),
+            "device": str(run.here),
             "kernwright": VERSION,
             "spec": spec,
             "candidate": candidate,
-            "calls": contest.chain.calls,
+            "calls": run.chain.calls,
             "ms": base_ms,
             "floor_ms": floor_ms,
         }
@@ -75,25 +75,25 @@ def main(
 
 def graphs(owner: Boundaries, candidate: str) -> Any:
     """Names and captured chains: the stages, other layouts, and ordinary edges."""
-    contest = owner.contest
+    run = owner.run
     for name, edits in _ablations.STAGES.items():
-        plan = plan_of(owner, candidate, edits)
-        yield name, contest.capture(lambda plan=plan: contest.chain.run(plan))
+        plan = load_plan(owner, candidate, edits)
+        yield name, run.capture(lambda plan=plan: run.chain.run(plan))
     for name, edits in _ablations.OTHERS.items():
-        plan = plan_of(owner, candidate, edits)
-        graph = contest.capture(lambda plan=plan: contest.chain.run(plan))
-        contest.check(graph, name)
+        plan = load_plan(owner, candidate, edits)
+        graph = run.capture(lambda plan=plan: run.chain.run(plan))
+        run.check(graph, name)
         yield name, graph
     for name, edits in (("plain edge", ()), ("plain edge, no weights", _ablations.STAGES["no weights"])):
-        plan = plan_of(owner, candidate, edits, plain=True)
-        yield name, contest.capture(lambda plan=plan: contest.chain.run(plan))
+        plan = load_plan(owner, candidate, edits, plain=True)
+        yield name, run.capture(lambda plan=plan: run.chain.run(plan))
 
 
-def plan_of(owner: Boundaries, name: str, edits: Sequence[_ablations.Edit], *, plain: bool = False) -> Plan:
+def load_plan(owner: Boundaries, name: str, edits: Sequence[_ablations.Edit], *, plain: bool = False) -> Plan:
     """A plan of an edited text."""
-    contest = owner.contest
-    candidate = next(entry for entry in contest.workload.candidates if entry.name == name)
-    arch, here = contest.arch(candidate), contest.here
+    run = owner.run
+    candidate = next(entry for entry in run.workload.candidates if entry.name == name)
+    arch, here = run.arch(candidate), run.here
     text = source_text(owner.dispatch.table.root, candidate.builds[arch])
     artifact = compile_source(_ablations.edited(text, edits), file_name="ablation.cu", arch=arch)
     module = cupy.cuda.function.Module()
@@ -105,7 +105,7 @@ def plan_of(owner: Boundaries, name: str, edits: Sequence[_ablations.Edit], *, p
     return Plan(
         candidate,
         arch,
-        contest.chain.kind,
+        run.chain.kind,
         owner.plan(name).signature,
         here,
         CudaModule(module, here.sm_count),
@@ -117,7 +117,7 @@ def compared(
     owner: Boundaries, name: str, base: Graph[Any], base_ms: float, graph: Graph[Any]
 ) -> dict[str, Any]:
     """A variant's time beside the whole kernel's, in paired groups."""
-    groups = owner.contest.paired(base, graph)
+    groups = owner.run.paired(base, graph)
     ratios = [sum(g.candidate) / sum(g.control) for g in groups if g.problem is None]
     if not ratios:
         return {"left_out": name, "problem": groups[-1].problem}

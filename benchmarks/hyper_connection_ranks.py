@@ -14,11 +14,11 @@ from typing import Any
 import all_reduce_checks
 import torch
 import torch.distributed as distributed
-from kernwright.evidence.families.hyper_connection import SUBJECT, BoundaryChain
+from kernwright.evidence.family_evidence import Case
 from kernwright.evidence.graphs import capture, replay_ms
-from kernwright.evidence.oracle import INPUT_KINDS
 from kernwright.evidence.ranks import slowest
-from kernwright.evidence.subject import Case
+from kernwright.families.hyper_connection.evidence import EVIDENCE, BoundaryChain
+from kernwright.families.hyper_connection.inputs import INPUT_KINDS
 from kernwright.generated import dispatch
 from kernwright.runtime import LoadError, Plan
 from kernwright.runtime.communicator.group import GroupCommunicator
@@ -54,7 +54,7 @@ def plans(work: Workload, comm: GroupCommunicator, kind: str) -> tuple[dict[str,
             left_out[candidate.name] = f"no build for {here.arch}"
             continue
         try:
-            found[candidate.name] = dispatch.DISPATCH.plan_for(
+            found[candidate.name] = dispatch.DISPATCH.plan_named(
                 work.name, candidate.name, arch, kind, here, comm=comm if candidate.capabilities else None
             )
         except LoadError as error:
@@ -76,7 +76,7 @@ def every_route(work: Workload, comm: GroupCommunicator) -> dict[str, Any]:
     states = []
     for seed in (1, 2):
         for inputs in INPUT_KINDS:
-            given = SUBJECT.tensors(work, Case("boundary", inputs, seed), comm.device)
+            given = EVIDENCE.tensors(work, Case("boundary", inputs, seed), comm.device)
             states.append([given[name] for name in ("residual", "block", "injection")])
     for kind in ("boundary", "first", "combine", "final"):
         made, left_out = plans(work, comm, kind)
@@ -84,7 +84,7 @@ def every_route(work: Workload, comm: GroupCommunicator) -> dict[str, Any]:
         if kind == "boundary":
             cases = [[*state, *weights] for weights in chain.weights for state in states]
         else:
-            given = [SUBJECT.tensors(work, Case(kind, inputs, 5), comm.device) for inputs in INPUT_KINDS]
+            given = [EVIDENCE.tensors(work, Case(kind, inputs, 5), comm.device) for inputs in INPUT_KINDS]
             cases = [[case[buffer.name] for buffer in control.signature.inputs] for case in given]
         for name, plan in made.items():
             wrong.setdefault(name, torch.zeros((), dtype=torch.int64, device=comm.device))
@@ -152,7 +152,7 @@ def milliseconds(work: Workload, comm: GroupCommunicator, groups: int, replays: 
     made, left_out = plans(work, comm, "boundary")
     runs: dict[str, Callable[..., Any]] = {
         **made,
-        **{name: prepare(chain) for name, prepare in SUBJECT.peers(work).items()},
+        **{name: prepare(chain) for name, prepare in EVIDENCE.peers(work).items()},
     }
     graphs = {name: capture(lambda run=run: chain.run(run)) for name, run in runs.items()}
     samples: dict[str, list[float]] = {name: [] for name in graphs}

@@ -59,7 +59,7 @@ CONTROL = "serial, ours"
 BOUNDS = ("GEMM alone", "NCCL alone")
 FUSED = "torch fused_matmul_reduce_scatter"
 
-Contestant = Callable[[int], Any]
+Entry = Callable[[int], Any]
 """One call with the weight of that number."""
 
 
@@ -126,7 +126,7 @@ def main(
 
 def timeline(comm: GroupCommunicator, arm: str, width: int, k: int, folder: Path, m: int = 8192) -> None:
     """What every stream and copy engine of rank 0 does when, in two calls; chrome://tracing reads it."""
-    run = contestants(comm, width, k, m).calls[arm]
+    run = entries(comm, width, k, m).calls[arm]
     for _ in range(3):
         run(0)
     torch.cuda.synchronize()
@@ -166,7 +166,7 @@ class Bench:
 
     def measure(self, width: int, k: int, m: int) -> dict[str, Any]:
         """A row of the table: microseconds a call and relative L2 from FP64, by arm."""
-        arms = contestants(self.comm, width, k, m)
+        arms = entries(self.comm, width, k, m)
         weights, x = arms.weights, arms.x
         graphs: dict[str, Graph[Any]] = {}
         errors: dict[str, float | str] = {}
@@ -293,14 +293,14 @@ def _fault(before: Snapshot, after: Snapshot) -> str | None:
 
 
 class Arms:
-    """Contestants of a shape, with the tensors that they share."""
+    """Entries of a shape, with the tensors that they share."""
 
     def __init__(self, x: torch.Tensor, weights: list[torch.Tensor]) -> None:
         self.x, self.weights = x, weights
-        self.calls: dict[str, Contestant] = {}
+        self.calls: dict[str, Entry] = {}
 
 
-def contestants(comm: GroupCommunicator, width: int, k: int, m: int) -> Arms:
+def entries(comm: GroupCommunicator, width: int, k: int, m: int) -> Arms:
     """Every arm that can compute this shape here."""
     device, group = comm.device, distributed.group.WORLD
     generator = torch.Generator(device).manual_seed(comm.rank)
@@ -331,7 +331,7 @@ def contestants(comm: GroupCommunicator, width: int, k: int, m: int) -> Arms:
         distributed.all_gather_into_tensor(result, part)
         return result
 
-    def ours(force: str | None, policy: str | None = None) -> Contestant:
+    def ours(force: str | None, policy: str | None = None) -> Entry:
         return lambda index: dispatch.linear_all_reduce(
             x, weights[index], comm=comm, force=force, policy=policy
         )

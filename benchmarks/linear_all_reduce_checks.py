@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 import torch.distributed as distributed
+from kernwright.families.linear_all_reduce.op import Terms
+from kernwright.families.linear_all_reduce.overlap.operator import group_of
 from kernwright.generated.dispatch import DISPATCH, linear_all_reduce
 from kernwright.runtime import PeerTimeout
 from kernwright.runtime.communicator.group import GroupCommunicator
-from kernwright.runtime.linear.operator import group_of
-from kernwright.runtime.reference.linear_all_reduce import Terms
 
 ROWS = (1, 2, 127, 128, 2048, 2049, 4095, 5000, 8192)
 CYCLES_A_MICROSECOND = 1500
@@ -226,7 +226,7 @@ def a_rank_stays_away(layer: Layer, name: str) -> dict[str, Any]:
 
 def quantisation(comm: GroupCommunicator) -> dict[str, Any]:
     """FP8 on torch's path against the dequantised truth: the GPU's E4M3 conversion and `_scaled_mm` by rows."""
-    from kernwright.runtime.linear.quantise import quantise_rows
+    from kernwright.families.linear_all_reduce.overlap.quantise import quantise_rows
 
     generator = torch.Generator(comm.device).manual_seed(5)
     x = [

@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import _boundary_contest
+import _boundary_benchmark
 import _foreign
 import torch
 import typer
-from _boundary_contest import LIBRARY, Boundaries
-from kernwright.evidence.contest import GraphEmpty
-from kernwright.evidence.families.hyper_connection import SUBJECT
+from _boundary_benchmark import LIBRARY, Boundaries
+from kernwright.evidence.benchmark_run import GraphEmpty
 from kernwright.evidence.graphs import Graph
+from kernwright.families.hyper_connection.evidence import EVIDENCE
+from kernwright.families.hyper_connection.neighbours import Footprint, coresidency
 from kernwright.ledger import Group
 from kernwright.ledger.verdict import median, median_interval
-from kernwright.runtime.neighbours import Footprint, coresidency
 from kernwright.version import VERSION
 
 CONFIDENCE = 0.95
@@ -75,7 +75,7 @@ def decode(owner: Boundaries, call: Callable[..., Any], foreign: Callable[[], No
         found: Sequence[torch.Tensor] = call(inputs)
         return found
 
-    return lambda: owner.contest.chain.run(step)
+    return lambda: owner.run.chain.run(step)
 
 
 def ratio(groups: Sequence[Group]) -> tuple[float, tuple[float, float] | None]:
@@ -88,17 +88,17 @@ def measure(variant: Variant, baseline: Graph[Any], foreign: _foreign.Foreign) -
     """One variant's figures."""
     owner = variant.boundaries
     plan = owner.plan(variant.candidate, plain=variant.plain)
-    graph = owner.contest.capture(decode(owner, plan, foreign.launcher(variant.kind)))
-    owner.contest.check(graph, variant.title)
-    groups = owner.contest.paired(baseline, graph)
-    owner.contest.check(graph, variant.title)
+    graph = owner.run.capture(decode(owner, plan, foreign.launcher(variant.kind)))
+    owner.run.check(graph, variant.title)
+    groups = owner.run.paired(baseline, graph)
+    owner.run.check(graph, variant.title)
     valid = [group for group in groups if group.problem is None]
     if not valid:
         raise GraphEmpty(f"no group of {variant.title} is valid: {groups[-1].problem}")
     middle, interval = ratio(groups)
     return {
         "candidate": variant.candidate,
-        "spec": owner.contest.workload.spec,
+        "spec": owner.run.workload.spec,
         "foreign": variant.kind,
         "edge": "plain"
         if variant.plain
@@ -137,37 +137,37 @@ def main(
         raise typer.BadParameter(
             f"{', '.join(unknown)}; allowed are {', '.join(_foreign.KINDS)}", param_hint="--kinds"
         )
-    with torch.no_grad(), _boundary_contest.watched() as watch:
+    with torch.no_grad(), _boundary_benchmark.watched() as watch:
         library, sweep = (
-            _boundary_contest.boundaries(spec, watch, groups, replays)
+            _boundary_benchmark.boundaries(spec, watch, groups, replays)
             for spec in (LIBRARY, "neighbour_sweep")
         )
-        foreign = _foreign.Foreign.load(library.contest.here)
+        foreign = _foreign.Foreign.load(library.run.here)
         document: dict[str, Any] = {
-            "device": str(library.contest.here),
+            "device": str(library.run.here),
             "kernwright": VERSION,
-            "calls": library.contest.chain.calls,
+            "calls": library.run.chain.calls,
             "foreign_cycles": foreign.cycles,
             "foreign_alone_ms": {kind: _foreign.alone_ms(foreign, kind) for kind in _foreign.KINDS},
             "coresidency": room(library, foreign),
         }
         for kind, ms in document["foreign_alone_ms"].items():
             print(f"{kind:16s} alone {ms:.4f} ms; {document['coresidency'][kind]}")
-        known = SUBJECT.peers(library.contest.workload)
+        known = EVIDENCE.peers(library.run.workload)
         baseline_name = "triton" if "triton" in known else "torch.compile"
-        call = known[baseline_name](library.contest.chain)
+        call = known[baseline_name](library.run.chain)
         ordinary = foreign.launcher("ordinary")
-        baseline = library.contest.capture(decode(library, call, ordinary))
+        baseline = library.run.capture(decode(library, call, ordinary))
         document["baseline"] = baseline_name
-        document["baseline_ms"] = median(library.contest.alone(baseline))
+        document["baseline_ms"] = median(library.run.alone(baseline))
         print(f"{baseline_name} behind the ordinary kernel {document['baseline_ms']:.4f} ms: 1.000")
         figures: list[dict[str, Any]] = []
         document["variants"] = figures
         if peers and baseline_name != "torch.compile":
-            compiled = library.contest.capture(
-                decode(library, known["torch.compile"](library.contest.chain), ordinary)
+            compiled = library.run.capture(
+                decode(library, known["torch.compile"](library.run.chain), ordinary)
             )
-            found, interval = ratio(library.contest.paired(baseline, compiled))
+            found, interval = ratio(library.run.paired(baseline, compiled))
             document["torch.compile"] = {"ratio": found, "interval": interval}
             print(f"torch.compile behind the ordinary kernel: {found:.3f}")
         failed = False

@@ -57,7 +57,7 @@ def all_reduce() -> str:
     found = read("all_reduce_h200_x2.json")
     rows = []
     for row in found["all_reduce"]["sweep"]:
-        us = {name: entry["us"] for name, entry in row["contestants"].items()}
+        us = {name: entry["us"] for name, entry in row["entries"].items()}
         ours = [us["dispatched symmetric"], us["dispatched"]]
         peers = [us[name] for name in PEERS]
         ratios = [row["dispatched_symmetric_over_best_pytorch"], row["dispatched_over_best_pytorch"]]
@@ -241,7 +241,7 @@ def document() -> str:
     """All of it."""
     head = (
         "# Measured\n\nWritten by `python benchmarks/report.py` from `ledger/figures` and the ledger's records; each "
-        "section is one run, contestants in turns. What was compared is in the scripts of `benchmarks/`. A schedule "
+        "section is one run, entries in turns. What was compared is in the scripts of `benchmarks/`. A schedule "
         "may have become faster since a section ran: what is dispatched now, and its times, is in the records "
         "([hyper_connection.md](hyper_connection.md#measured-candidates)).\n"
     )
@@ -269,7 +269,7 @@ def plot_all_reduce(axes: Any) -> None:
     sweep = read("all_reduce_h200_x2.json")["all_reduce"]["sweep"]
     names = {"dispatched symmetric": "kernwright, symmetric", "dispatched": "kernwright, staged"}
     for name in (*names, *PEERS):
-        points = [(row["bytes"] / KIB, row["contestants"][name]["us"]) for row in sweep]
+        points = [(row["bytes"] / KIB, row["entries"][name]["us"]) for row in sweep]
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=names.get(name, name))
     for name, times in PROBE.items():
         axes.plot(list(times), list(times.values()), linestyle="--", linewidth=1, label=name)

@@ -17,17 +17,17 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from kernwright.evidence.baselines import time_baselines
+from kernwright.evidence.benchmark_run import GPU, BenchmarkRun, GraphEmpty, Options
 from kernwright.evidence.cells import Cell
-from kernwright.evidence.contest import GPU, Contest, GraphEmpty, Options
-from kernwright.evidence.families import _hyper_connection_peers as peers_of_boundary
-from kernwright.evidence.families.hyper_connection import BoundaryChain, shape_of
 from kernwright.evidence.health import Monitor, monitor
-from kernwright.evidence.oracle.truth import boundary as truth
-from kernwright.evidence.oracle.truth import relative_l2
-from kernwright.evidence.places import Place
-from kernwright.evidence.rivals import time_peers
+from kernwright.evidence.oracle.closeness import relative_l2
+from kernwright.evidence.rank_context import RankContext
 from kernwright.evidence.session import gpu
 from kernwright.evidence.timing import Pace
+from kernwright.families.hyper_connection import baselines as baselines_of_boundary
+from kernwright.families.hyper_connection.evidence import BoundaryChain, shape_of
+from kernwright.families.hyper_connection.truth import boundary as truth
 from kernwright.generated.dispatch import DISPATCH
 from kernwright.ledger import median
 from kernwright.runtime.table import Workload
@@ -42,7 +42,7 @@ NEAR_TRUTH = 4
 
 @dataclass(frozen=True)
 class OfTokens:
-    """The boundary as a subject whose chain has so many tokens a call."""
+    """The boundary as evidence whose chain has so many tokens a call."""
 
     made: BoundaryChain
     tokens: int
@@ -54,7 +54,7 @@ class OfTokens:
 
     def peers(self, workload: Workload) -> Mapping[str, Callable[..., Any]]:
         """What people run today."""
-        return peers_of_boundary.of(shape_of(workload, self.tokens))
+        return baselines_of_boundary.of(shape_of(workload, self.tokens))
 
 
 def main(
@@ -62,7 +62,7 @@ def main(
     dtype: Annotated[str, typer.Option(help="float16 or bfloat16.")] = "float16",
     tokens: Annotated[list[int] | None, typer.Option(help="Tokens; by default 1 2 4 8 16 64 512.")] = None,
     peer: Annotated[list[str] | None, typer.Option(help="Peers; `none` for none, by default all.")] = None,
-    groups: Annotated[int, typer.Option(help="Samples of each contestant.")] = 7,
+    groups: Annotated[int, typer.Option(help="Samples of each entry.")] = 7,
     replays: Annotated[int, typer.Option(help="Graph replays in a sample.")] = 5,
 ) -> None:
     """Time and print, number of tokens by number of tokens."""
@@ -110,12 +110,12 @@ def serving(tokens: int, dtype: str) -> Workload:
 
 
 def of_tokens(
-    subject: OfTokens, dtype: str, device: torch.device, watch: Monitor, options: Options
+    evidence: OfTokens, dtype: str, device: torch.device, watch: Monitor, options: Options
 ) -> dict[str, Any]:
     """Times and distances of everybody for one number of tokens."""
-    work = serving(subject.tokens, dtype)
-    cell = Cell(Place(device), None, subject.tokens)
-    run = Contest(DISPATCH, subject, work, {}, cell, watch, options, GPU)
+    work = serving(evidence.tokens, dtype)
+    cell = Cell(RankContext(device), None, evidence.tokens)
+    run = BenchmarkRun(DISPATCH, evidence, work, {}, cell, watch, options, GPU)
     times: dict[str, tuple[float, ...]] = {}
     contracts: dict[str, str] = {}
     for candidate in (run.control, *(c for c in work.candidates if c is not run.control)):
@@ -126,8 +126,8 @@ def of_tokens(
             times[candidate.name] = run.alone(run.graph(candidate))
         except GraphEmpty as error:
             run.notes.append(str(error))
-    times |= time_peers(run, lambda _name: None)
-    if subject.tokens == 1:
+    times |= time_baselines(run, lambda _name: None)
+    if evidence.tokens == 1:
         times["read floor"] = run.alone(run.capture(run.chain.read()))
     return {
         "workload": work.label,
@@ -139,7 +139,7 @@ def of_tokens(
     }
 
 
-def distances(run: Contest, candidates: list[Any]) -> Iterator[tuple[str, dict[str, float]]]:
+def distances(run: BenchmarkRun, candidates: list[Any]) -> Iterator[tuple[str, dict[str, float]]]:
     """Mean relative L2 of each output from unrounded FP64, everybody on the inputs of the control's chain.
 
     Exact candidates have the control's bits, so the control stands for them.
@@ -147,7 +147,7 @@ def distances(run: Contest, candidates: list[Any]) -> Iterator[tuple[str, dict[s
     chain: BoundaryChain = run.chain  # type: ignore[assignment]
     control = run.call(run.control)
     calls = {c.name: run.call(c) for c in candidates if c is run.control or c.contract != "exact"}
-    calls["torch eager"] = peers_of_boundary.eager(chain.shape)
+    calls["torch eager"] = baselines_of_boundary.eager(chain.shape)
     errors: dict[str, dict[str, list[float]]] = {name: {out: [] for out in OUTPUTS} for name in calls}
     state = chain.first
     for weights in chain.weights[:NEAR_TRUTH]:
@@ -162,7 +162,7 @@ def distances(run: Contest, candidates: list[Any]) -> Iterator[tuple[str, dict[s
 
 
 def lines(tokens: int, found: Mapping[str, Any], boundaries: int) -> Iterator[str]:
-    """One line a contestant, fastest first."""
+    """One line an entry, fastest first."""
     times = {name: entry["median"] for name, entry in found["milliseconds"].items()}
     control, compiled = times.get(found["control"]), times.get("torch.compile")
     yield f"{found['workload']}, {tokens} tokens: ms of {boundaries} boundaries, us a boundary and token"

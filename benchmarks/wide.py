@@ -37,7 +37,7 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for wide.json.")] = Path("figures"),
     only: Annotated[list[str] | None, typer.Option(help="Families; by default all.")] = None,
     checks: Annotated[bool, typer.Option(help="Check before measuring.")] = True,
-    groups: Annotated[int, typer.Option(help="Samples of each contestant.")] = 9,
+    groups: Annotated[int, typer.Option(help="Samples of each entry.")] = 9,
     replays: Annotated[int, typer.Option(help="Graph replays in a sample.")] = 20,
     local: Annotated[list[int] | None, typer.Option(help="World sizes of ranks that share a GPU.")] = None,
     rows: Annotated[bool, typer.Option(help="Measure [M, 7168] and [M, 3584] + [M, 7168] as well.")] = True,

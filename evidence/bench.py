@@ -12,20 +12,20 @@ from ..ledger import Record
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
 from ..runtime.table import Workload
+from .baselines import capture_external, compare_external, time_baselines
+from .benchmark_run import GPU, BenchmarkRun, GpuBackend, GraphEmpty, Options
 from .cells import Cell
-from .contest import GPU, Contest, GraphEmpty, Instruments, Options
+from .family_evidence import FamilyEvidence
 from .health import Monitor
 from .outcome import Bench
-from .rivals import capture_external, compare_external, time_peers
-from .subject import Subject
 from .verify import Wanted, chosen_builds
 
-__all__ = ["GPU", "Bench", "GraphEmpty", "Instruments", "Options", "bench"]
+__all__ = ["GPU", "Bench", "GpuBackend", "GraphEmpty", "Options", "bench"]
 
 
 def bench(
     dispatch: Dispatch,
-    subject: Subject,
+    evidence: FamilyEvidence,
     workload: Workload,
     identities: dict[tuple[str, str], str],
     cell: Cell,
@@ -33,20 +33,20 @@ def bench(
     candidates: Sequence[str],
     options: Options,
     on_done: Callable[[str], None] = lambda _name: None,
-    instruments: Instruments = GPU,
+    backend: GpuBackend = GPU,
     keep: Callable[[Record], None] = lambda _record: None,
 ) -> Bench:
     """Verify and time candidates of a cell against its control, with peers and the read floor.
 
     Args:
-        dispatch, subject, workload: what is measured.
+        dispatch, evidence, workload: what is measured.
         identities: digest of canonical workload, candidate and target, by (candidate, arch).
         cell: which part of it, and on which GPU; several ranks call this together.
         watch: the GPU's health.
         candidates: names; empty for all. The control is always there.
         options: how much, by which rule.
-        on_done: told the name of every contestant that is finished.
-        instruments: what touches the GPU.
+        on_done: told the name of every entry that is finished.
+        backend: what touches the GPU.
         keep: given each record as soon as it is made, so that a later crash loses none.
 
     Raises:
@@ -54,7 +54,7 @@ def bench(
         ExternalUnusable: see `external.load`.
         GraphEmpty: the control's graph doesn't do its work.
     """
-    run = Contest(dispatch, subject, workload, identities, cell, watch, options, instruments)
+    run = BenchmarkRun(dispatch, evidence, workload, identities, cell, watch, options, backend)
     control = run.control
     chosen = chosen_builds(workload, Wanted(candidates), run.own)
     verified = run.verify(control)
@@ -64,7 +64,7 @@ def bench(
         return run.outcome(records)
     graph = run.graph(control)
     external = capture_external(run, options.against) if options.against else None
-    peers, floor = time_peers(run, on_done), run.alone(run.capture(run.chain.read()))
+    peers, floor = time_baselines(run, on_done), run.alone(run.capture(run.chain.read()))
     control_times = run.alone(graph)
     records = [run.record(control, verified, None, peers, floor)]
     keep(records[0])

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from ..ledger import Part as Measured
 from ..runtime.table import Candidate, Part, Workload
-from .places import Place
-from .subject import Chain, ChannelSubject, Subject, interval_of, parts_on
+from .family_evidence import Chain, ChannelEvidence, FamilyEvidence, interval_of, parts_on
+from .rank_context import RankContext
 
 
 @dataclass(frozen=True)
 class Cell:
     """What is timed of a workload, and where."""
 
-    place: Place
+    place: RankContext
     part: Part | None = None
     """None where all of the workload is one cell."""
     at: int | None = None
@@ -30,12 +30,12 @@ class Cell:
         """Whether a candidate could serve the cell."""
         return self.part is None or candidate.route == self.part.route
 
-    def chain(self, subject: Subject, workload: Workload, seed: int) -> Chain:
+    def chain(self, evidence: FamilyEvidence, workload: Workload, seed: int) -> Chain:
         """What this process times."""
         place = self.place
-        if self.at is None or not isinstance(subject, ChannelSubject):
-            return subject.chain(workload, place.device, seed)
-        return subject.chain_of_rank(workload, place.device, seed, place.rank, self.at)
+        if self.at is None or not isinstance(evidence, ChannelEvidence):
+            return evidence.chain(workload, place.device, seed)
+        return evidence.chain_of_rank(workload, place.device, seed, place.rank, self.at)
 
     def measured(self, workload: Workload) -> Measured | None:
         """The part as a record states it."""
@@ -51,11 +51,11 @@ class Cell:
         return f"{workload.interval}{span} at {self.at}"
 
 
-def cells(workload: Workload, place: Place, device: str | None) -> Iterator[Cell]:
+def cells(workload: Workload, place: RankContext, device: str | None) -> Iterator[Cell]:
     """The cells of a workload on a device, by its name.
 
     A workload whose ranks talk is timed at one value in each part; another one's interval, such as tokens, is left
-    to its subject.
+    to its evidence.
     """
     interval = interval_of(workload)
     if place.comm is None or interval is None:

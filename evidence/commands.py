@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import console
+from ..commands import console
 from ..generator import ledger_folder, plan_generation
 from ..generator.build import builds
 from ..ledger import Record, read_records, stale, stale_rows_of, write_record
@@ -15,13 +15,13 @@ from ..runtime.table import Workload
 from ..specs import Workspace
 from .bench import Options, bench
 from .cells import cells
+from .family_evidence import NoEvidence, evidence_of
 from .fuzz import FuzzResult, fuzz_workload
 from .health import Monitor, monitor
 from .outcome import Bench, Skipped
-from .places import absence, place_of
+from .rank_context import absence, rank_context_of
 from .ranks import Job, job
 from .session import NotHere, Session, gpu
-from .subject import NoSubject, subject_of
 from .timing import Pace
 from .tune import Tuned, steps, tune, write, write_curve
 from .verify import Verification, Wanted, chosen_builds, skipped, verify
@@ -33,7 +33,7 @@ FAILURES = Path("failures")
 """Where failed comparisons leave their artefacts, below the current folder."""
 
 
-class UnknownPlace(ValueError):
+class UnknownRankContext(ValueError):
     """Kernels run on the emulator or on a GPU, nowhere else."""
 
 
@@ -50,13 +50,13 @@ def run_verify(
     """Verify on a GPU or on the emulator.
 
     Raises:
-        UnknownPlace: `on` is neither.
+        UnknownRankContext: `on` is neither.
         NoGpu: there is no GPU here.
         NotHere: nothing of it can be verified here; what else can't be is among the results, and says why.
         NothingToVerify: the filters leave nothing.
     """
     if on not in ("cuda", "emulator"):
-        raise UnknownPlace(f'kernels run on "emulator" or "cuda"; "{on}" was asked for')
+        raise UnknownRankContext(f'kernels run on "emulator" or "cuda"; "{on}" was asked for')
     session = Session.open(workspace)
     chosen = session.workloads(workloads)
     wanted = Wanted(candidates, archs, cases)
@@ -80,11 +80,11 @@ def _emulated(
 
     for workload in chosen:
         try:
-            subject = subject_of(session.family(workload))
-        except NoSubject as error:
+            evidence = evidence_of(session.family(workload))
+        except NoEvidence as error:
             yield [skipped(workload, str(error), ON_EMULATOR)]
             continue
-        yield verify_emulated(session.dispatch, subject, workload, wanted, FAILURES, lambda _r: advance())
+        yield verify_emulated(session.dispatch, evidence, workload, wanted, FAILURES, lambda _r: advance())
 
 
 def _on_cuda(
@@ -95,21 +95,27 @@ def _on_cuda(
     with job() as ours:
         for workload in chosen:
             try:
-                subject = subject_of(session.family(workload))
-            except NoSubject as error:
+                evidence = evidence_of(session.family(workload))
+            except NoEvidence as error:
                 yield [skipped(workload, str(error))]
                 continue
             reason = absence(workload, ours, together=False)
             if reason is not None:
                 yield [skipped(workload, reason)]
                 continue
-            with place_of(session.dispatch, workload, device, ours) as place:
+            with rank_context_of(session.dispatch, workload, device, ours) as place:
                 reason = place.obstacle(workload)
                 if reason is not None:
                     yield [skipped(workload, reason)]
                 else:
                     yield verify(
-                        session.dispatch, subject, workload, place, wanted, FAILURES, lambda _r: advance()
+                        session.dispatch,
+                        evidence,
+                        workload,
+                        place,
+                        wanted,
+                        FAILURES,
+                        lambda _r: advance(),
                     )
 
 
@@ -144,10 +150,16 @@ def run_fuzz(
     chosen = session.workloads([workload])
     with console.progress("fuzzing", sum(len(entry.candidates) for entry in chosen), quiet=quiet) as advance:
         for entry in chosen:
-            subject = subject_of(session.family(entry))
+            evidence = evidence_of(session.family(entry))
             for candidate, _ in chosen_builds(entry, Wanted(candidates), lambda c: [next(iter(c.builds))]):
                 results += fuzz_workload(
-                    session.dispatch, subject, entry, [candidate.name], seeds, first, sanitize=sanitize
+                    session.dispatch,
+                    evidence,
+                    entry,
+                    [candidate.name],
+                    seeds,
+                    first,
+                    sanitize=sanitize,
                 )
                 advance()
     return results
@@ -218,15 +230,15 @@ def _benched(
         write_record(ledger_folder(session.generation.workspace), record)
 
     try:
-        subject = subject_of(session.family(workload))
-    except NoSubject as error:
+        evidence = evidence_of(session.family(workload))
+    except NoEvidence as error:
         yield Skipped(workload.label, str(error))
         return
     reason = absence(workload, ours, together=True)
     if reason is not None:
         yield Skipped(workload.label, reason)
         return
-    with place_of(session.dispatch, workload, device, ours) as place:
+    with rank_context_of(session.dispatch, workload, device, ours) as place:
         reason = place.obstacle(workload)
         if reason is not None:
             yield Skipped(workload.label, reason)
@@ -239,7 +251,7 @@ def _benched(
             with console.progress(title, len(workload.candidates), quiet=quiet) as advance:
                 yield bench(
                     session.dispatch,
-                    subject,
+                    evidence,
                     workload,
                     session.identities(workload),
                     cell,
@@ -285,12 +297,12 @@ def run_tune(workspace: Workspace, request: TuneRequest, *, quiet: bool) -> Iter
             if reason is not None:
                 reasons.append(reason)
                 continue
-            subject = subject_of(session.family(workload))
+            evidence = evidence_of(session.family(workload))
             with (
-                place_of(session.dispatch, workload, device, ours) as place,
+                rank_context_of(session.dispatch, workload, device, ours) as place,
                 console.progress(f"tuning {workload.label}", steps(workload), quiet=quiet) as advance,
             ):
-                found = tune(session.dispatch, subject, workload, place, watch, pace, advance)
+                found = tune(session.dispatch, evidence, workload, place, watch, pace, advance)
             tuned += 1
             if not ours.rank:
                 curve = write_curve(request.out, found)

@@ -13,7 +13,7 @@ from ..emulator import Program, candidate_program
 from ..emulator.check import Expected
 from ..runtime.dispatch import Dispatch
 from ..runtime.table import Candidate, Workload
-from .subject import Case, ChannelSubject, Subject, in_channel
+from .family_evidence import Case, ChannelEvidence, FamilyEvidence, in_channel
 from .tensors import bits_of
 from .tolerance import under_tolerance
 
@@ -33,7 +33,12 @@ class EmulatedCase:
 
 
 def emulated(
-    dispatch: Dispatch, subject: Subject, workload: Workload, candidate: Candidate, arch: str, case: Case
+    dispatch: Dispatch,
+    evidence: FamilyEvidence,
+    workload: Workload,
+    candidate: Candidate,
+    arch: str,
+    case: Case,
 ) -> EmulatedCase:
     """Compile a candidate for the CPU and give it a case's inputs; ranks get a channel with their earlier calls.
 
@@ -42,7 +47,7 @@ def emulated(
     """
     import torch
 
-    inputs = subject.tensors(workload, case, torch.device("cpu"))
+    inputs = evidence.tensors(workload, case, torch.device("cpu"))
     bits = bits_of(inputs)
     request = dispatch.request(workload, case.kind, case.at)
     ranks = int(str(workload.fields.get("world_size", 1))) if candidate.capabilities else 1
@@ -55,22 +60,26 @@ def emulated(
         case.kind,
         signature,
         bits,
-        channels=_channels(subject, workload, case, ranks, placed) if candidate.capabilities else (),
+        channels=_channels(evidence, workload, case, ranks, placed) if candidate.capabilities else (),
         constants=request.constants,
     )
-    expected = {} if under_tolerance(candidate) else subject.expected(workload, case, bits)
+    expected = {} if under_tolerance(candidate) else evidence.expected(workload, case, bits)
     return EmulatedCase(program, program.expect(expected), inputs)
 
 
 def _channels(
-    subject: Subject, workload: Workload, case: Case, ranks: int, placed: Mapping[str, NDArray[Any]]
+    evidence: FamilyEvidence,
+    workload: Workload,
+    case: Case,
+    ranks: int,
+    placed: Mapping[str, NDArray[Any]],
 ) -> list[NDArray[np.uint8]]:
     """The memory of every rank before the call."""
     memory = np.zeros((ranks, workload.channel["size"]), np.uint8)
-    if isinstance(subject, ChannelSubject):
-        call = subject.call_before(case)
+    if isinstance(evidence, ChannelEvidence):
+        call = evidence.call_before(case)
         if call is not None:
-            subject.after_call(workload, call, memory.view(np.int32))
+            evidence.after_call(workload, call, memory.view(np.int32))
     for name, values in placed.items():
         begin = workload.channel[name]
         flat = values.reshape(ranks, -1).view(np.uint8)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from ..compiler.artifact import Artifact
-    from .subject import Call
+    from .family_evidence import Call
 
 _DIM = r"[1-9]\d*(?:,[1-9]\d*){0,2}"
 _KERNEL = re.compile(

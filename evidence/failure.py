@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .subject import Case
+from .family_evidence import Case
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ from ..emulator import Schedule, find_races, fuzz
 from ..runtime.dispatch import Dispatch
 from ..runtime.table import Candidate, Workload
 from .emulated import emulated
-from .subject import Case, Subject, serves
+from .family_evidence import Case, FamilyEvidence, serves
 from .verify import Wanted, chosen_builds
 from .verify_emulated import essential
 
@@ -45,7 +45,7 @@ class FuzzResult:
 
 def fuzz_workload(
     dispatch: Dispatch,
-    subject: Subject,
+    evidence: FamilyEvidence,
     workload: Workload,
     candidates: Sequence[str],
     seeds: int,
@@ -61,14 +61,14 @@ def fuzz_workload(
         TooLarge: ThreadSanitizer can't hold so many threads; take a miniature workload.
         CompilerMissing: no host compiler is installed.
     """
-    cases = essential(subject.cases(workload))
+    cases = essential(evidence.cases(workload))
     results = []
     for candidate, arch in chosen_builds(
         workload, Wanted(candidates), lambda entry: [next(iter(entry.builds))]
     ):
         for case in one_of_each_kind(case for case in cases if serves(workload, candidate, case)):
             result = _fuzz(
-                dispatch, subject, workload, candidate, arch, case, seeds, first, sanitize=sanitize
+                dispatch, evidence, workload, candidate, arch, case, seeds, first, sanitize=sanitize
             )
             on_done(result)
             results.append(result)
@@ -86,7 +86,7 @@ def one_of_each_kind(cases: Iterable[Case]) -> list[Case]:
 
 def _fuzz(
     dispatch: Dispatch,
-    subject: Subject,
+    evidence: FamilyEvidence,
     workload: Workload,
     candidate: Candidate,
     arch: str,
@@ -96,7 +96,7 @@ def _fuzz(
     *,
     sanitize: bool,
 ) -> FuzzResult:
-    run = emulated(dispatch, subject, workload, candidate, arch, case)
+    run = emulated(dispatch, evidence, workload, candidate, arch, case)
     if sanitize:
         start = time.perf_counter()
         faults = find_races(run.program.launches, Schedule(first))

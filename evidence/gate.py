@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from ..runtime.plan import Plan
 from ..runtime.table import Workload
-from .places import Place
-from .subject import Case, Subject, in_channel
+from .family_evidence import Case, FamilyEvidence, in_channel
+from .rank_context import RankContext
 from .tensors import words
 
 if TYPE_CHECKING:
@@ -81,20 +81,20 @@ Expect = "Callable[[Case, Tensors], Tensors]"
 
 
 def check(
-    plan_of: Callable[[Case], Plan],
+    load_plan: Callable[[Case], Plan],
     expected_of: Callable[[Case, Tensors], Tensors],
-    subject: Subject,
+    evidence: FamilyEvidence,
     workload: Workload,
     cases: Iterable[Case],
-    place: Place,
+    place: RankContext,
     judge: Callable[[Case, str, Tensors, Tensors], Gate] | None = None,
 ) -> Gate:
     """Run all cases eagerly and in a graph that is captured once a kind and size and replayed with changing inputs.
 
     Args:
-        plan_of: the candidate's plan for a case's kind and size.
+        load_plan: the candidate's plan for a case's kind and size.
         expected_of: what is right, of all ranks.
-        subject, workload, cases, place: where the inputs come from, and go.
+        evidence, workload, cases, place: where the inputs come from, and go.
         judge: compares what was stored with what is right; by default `compare`, bit for bit.
     """
     judge = judge or compare
@@ -102,12 +102,12 @@ def check(
     replay: Replay | None = None
     last: tuple[str, int | None] | None = None
     for case in sorted(cases, key=lambda case: (case.kind, case.at or 0)):  # one graph after the other
-        given = subject.tensors(workload, case, place.device)
+        given = evidence.tensors(workload, case, place.device)
         if replay is None or last != (case.kind, case.at):
-            replay = Replay(plan_of(case), place, workload)
+            replay = Replay(load_plan(case), place, workload)
             last = case.kind, case.at
         expected = replay.shares(expected_of(case, given))
-        place.begin(subject, workload, case)
+        place.begin(evidence, workload, case)
         for how, run in (("eager", replay.eager), ("graph", replay.graph)):
             result = judge(case, how, _as_long(run(given), expected), expected)
             damage = intact(case, how, *replay.left_alone(given))
@@ -121,7 +121,7 @@ def check(
 class Replay:
     """A plan with buffers of its own, and a graph of it."""
 
-    def __init__(self, plan: Plan, place: Place, workload: Workload) -> None:
+    def __init__(self, plan: Plan, place: RankContext, workload: Workload) -> None:
         """Allocate, run once, capture."""
         import torch
 

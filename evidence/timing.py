@@ -75,7 +75,7 @@ def alone(
     pace: Pace,
     sample: Callable[[Graph[Any], int], float] = replay_ms,
 ) -> tuple[float, ...]:
-    """Samples of one contestant from healthy moments only: for peers and the floor, which decide nothing."""
+    """Samples of one entry from healthy moments only: for peers and the floor, which decide nothing."""
     warm(graph, pace.replays, sample)
     samples: list[float] = []
     for _ in range(pace.most):

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from ..ledger import Closeness, Distance
 from ..runtime.table import Candidate, Workload
 from ..specs import Tolerance
+from .family_evidence import Case, FamilyEvidence, NoEvidence
 from .gate import Gate, compare, mismatch, poisoned
 from .oracle.closeness import Bounds, distance, outside
-from .subject import Case, NoSubject, Subject
 
 if TYPE_CHECKING:
     import torch
@@ -25,8 +25,8 @@ EAGER = "eager"
 
 
 @runtime_checkable
-class TolerantSubject(Protocol):
-    """What a subject adds whose candidates may be under a tolerance."""
+class ToleranceEvidence(Protocol):
+    """What the evidence of a family adds whose candidates may be under a tolerance."""
 
     def truth(self, workload: Workload, case: Case, given: Tensors) -> Tensors:
         """FP64 with the contract's rounding points: every tensor that a candidate may store, by name, as float64."""
@@ -38,19 +38,19 @@ class TolerantSubject(Protocol):
 class NearTruth:
     """The comparisons of one candidate: judges each, and keeps the largest distances."""
 
-    def __init__(self, subject: Subject, workload: Workload, candidate: Candidate) -> None:
+    def __init__(self, evidence: FamilyEvidence, workload: Workload, candidate: Candidate) -> None:
         """Hold the bounds.
 
         Raises:
-            NoSubject: the family has nothing to hold such a candidate against.
+            NoEvidence: the family has nothing to hold such a candidate against.
             ValueError: the candidate states no bound.
         """
-        if not isinstance(subject, TolerantSubject):
-            raise NoSubject(
+        if not isinstance(evidence, ToleranceEvidence):
+            raise NoEvidence(
                 f"candidate {candidate.name} of {workload.label} is under a tolerance, and family {workload.family} "
-                "has no FP64 reference: define truth and eager in its SUBJECT (see evidence/tolerance.py)"
+                "has no FP64 reference: define truth and eager in its EVIDENCE (see evidence/tolerance.py)"
             )
-        self._subject, self._workload = subject, workload
+        self._family_evidence, self._workload = evidence, workload
         self._bounds = Bounds.of(candidate.tolerance)
         self._tolerance = Tolerance(**candidate.tolerance)
         self._own: dict[str, float] = {}
@@ -59,8 +59,8 @@ class NearTruth:
 
     def expected(self, case: Case, given: Tensors) -> Tensors:
         """FP64's answer; torch eager's distance from it is noted."""
-        truth = self._subject.truth(self._workload, case, given)
-        for name, tensor in self._subject.eager(self._workload, case, given).items():
+        truth = self._family_evidence.truth(self._workload, case, given)
+        for name, tensor in self._family_evidence.eager(self._workload, case, given).items():
             _note(self._eager, name, distance(tensor, truth[name]))
         return truth
 

@@ -13,15 +13,15 @@ from ..ledger.verdict import median
 from ..runtime.dispatch import Dispatch
 from ..runtime.table import Candidate, Workload
 from ..specs.writer import put
+from .benchmark_run import GPU, BenchmarkRun, GpuBackend, Options
 from .cells import Cell
-from .contest import GPU, Contest, Instruments, Options
 from .crossing import Crossings, Curve, crossings
+from .family_evidence import ChannelEvidence, FamilyEvidence, interval_of
 from .graphs import Graph
 from .health import Monitor, problem
-from .places import Place
+from .rank_context import RankContext
 from .ranks import agreed, slowest
 from .session import NotHere
-from .subject import ChannelSubject, Subject, interval_of
 from .timing import Pace, warm
 
 SMALLEST = 1024
@@ -59,13 +59,13 @@ class Tuned:
 
 def tune(
     dispatch: Dispatch,
-    subject: Subject,
+    evidence: FamilyEvidence,
     workload: Workload,
-    place: Place,
+    place: RankContext,
     watch: Monitor,
     pace: Pace,
     on_done: Callable[[], None] = lambda: None,
-    instruments: Instruments = GPU,
+    backend: GpuBackend = GPU,
 ) -> Tuned:
     """Time the first candidate of each route at every payload of the grid; several ranks call this together.
 
@@ -74,23 +74,28 @@ def tune(
         GraphEmpty: a route's results aren't the others'.
     """
     interval = interval_of(workload)
-    if not isinstance(subject, ChannelSubject) or not workload.parts or interval is None:
+    if not isinstance(evidence, ChannelEvidence) or not workload.parts or interval is None:
         raise NotHere(f"{workload.label} of {workload.spec} has no thresholds to tune")
-    here = instruments.device(place.device)
+    here = backend.device(place.device)
     routes = first_of_each_route(workload)
-    most = {route: subject.most(workload, candidate) for route, candidate in routes.items()}
+    most = {route: evidence.most(workload, candidate) for route, candidate in routes.items()}
     sizes = grid(*interval)
     times: dict[str, list[float | None]] = {route: [] for route in routes}
     for size in sizes:
-        contest = Contest(
-            dispatch, subject, workload, {}, Cell(place, None, size), watch, Options(pace=pace), instruments
+        run = BenchmarkRun(
+            dispatch,
+            evidence,
+            workload,
+            {},
+            Cell(place, None, size),
+            watch,
+            Options(pace=pace),
+            backend,
         )
-        graphs = {
-            route: contest.graph(candidate) for route, candidate in routes.items() if size <= most[route]
-        }
-        found = _in_turns(graphs, watch, pace, instruments)
+        graphs = {route: run.graph(candidate) for route, candidate in routes.items() if size <= most[route]}
+        found = _in_turns(graphs, watch, pace, backend)
         for route, column in times.items():
-            column.append(1000 * found[route] / contest.chain.calls if route in found else None)
+            column.append(1000 * found[route] / run.chain.calls if route in found else None)
         on_done()
     curve = Curve(sizes, {route: tuple(column) for route, column in times.items()}, most)
     return Tuned(
@@ -128,16 +133,16 @@ def grid(low: int, high: int) -> tuple[int, ...]:
 
 
 def _in_turns(
-    graphs: dict[str, Graph[Any]], watch: Monitor, pace: Pace, instruments: Instruments
+    graphs: dict[str, Graph[Any]], watch: Monitor, pace: Pace, backend: GpuBackend
 ) -> dict[str, float]:
     """Median milliseconds of each graph over the healthy groups; in a group each is sampled once."""
     for graph in graphs.values():
-        warm(graph, pace.replays, instruments.sample)
+        warm(graph, pace.replays, backend.sample)
     samples: dict[str, list[float]] = {name: [] for name in graphs}
     for index in range(pace.most):
         order = list(graphs) if index % 2 == 0 else list(reversed(graphs))
         before = watch.snapshot()
-        found = {name: slowest(instruments.sample(graphs[name], pace.replays)) for name in order}
+        found = {name: slowest(backend.sample(graphs[name], pace.replays)) for name in order}
         fault = agreed(problem(before, watch.snapshot()))
         if fault is None:
             for name, time in found.items():

@@ -16,10 +16,10 @@ from ..runtime.plan import Plan
 from ..runtime.request import pointers
 from ..runtime.table import Candidate, Workload
 from .failure import Failure, leave
+from .family_evidence import Case, FamilyEvidence, serves
 from .gate import NOTHING, Gate, Replay, check
-from .places import Place
+from .rank_context import RankContext
 from .ranks import agreed, total
-from .subject import Case, Subject, serves
 from .tensors import as_torch, bits_of
 from .tolerance import AGAINST as TRUTH
 from .tolerance import NearTruth, under_tolerance
@@ -108,9 +108,9 @@ class NothingToVerify(ValueError):
 
 def verify(
     dispatch: Dispatch,
-    subject: Subject,
+    evidence: FamilyEvidence,
     workload: Workload,
-    place: Place,
+    place: RankContext,
     wanted: Wanted,
     failures: Path,
     on_done: Callable[[Verification], None] = lambda _result: None,
@@ -122,14 +122,14 @@ def verify(
         LoadError: a build that was named can't be loaded here.
     """
     here = place.here
-    cases = chosen_cases(subject, workload, wanted)
+    cases = chosen_cases(evidence, workload, wanted)
     results = []
     builds = chosen_builds(workload, wanted, lambda candidate: _own(candidate, here.arch))
     for arch in _own(workload.control, here.arch):
         if (workload.control, arch) not in builds:  # a candidate that equals a wrong control is wrong
             builds.insert(0, (workload.control, arch))
     for candidate, arch in builds:
-        result = verify_one(dispatch, subject, workload, candidate, arch, place, cases, failures)
+        result = verify_one(dispatch, evidence, workload, candidate, arch, place, cases, failures)
         on_done(result)
         results.append(result)
     return results
@@ -148,13 +148,13 @@ def unasked(workload: Workload, candidate: Candidate) -> str:
     )
 
 
-def chosen_cases(subject: Subject, workload: Workload, wanted: Wanted) -> list[Case]:
+def chosen_cases(evidence: FamilyEvidence, workload: Workload, wanted: Wanted) -> list[Case]:
     """The cases that were named, or all.
 
     Raises:
         NothingToVerify: one isn't there.
     """
-    known = {case.name: case for case in subject.cases(workload)}
+    known = {case.name: case for case in evidence.cases(workload)}
     for name in wanted.cases:
         if name not in known:
             raise NothingToVerify(f'there is no case "{name}"; there are {", ".join(known)}')
@@ -188,11 +188,11 @@ def chosen_builds(
 
 def verify_one(
     dispatch: Dispatch,
-    subject: Subject,
+    evidence: FamilyEvidence,
     workload: Workload,
     candidate: Candidate,
     arch: str,
-    place: Place,
+    place: RankContext,
     cases: Sequence[Case],
     failures: Path | None,
 ) -> Verification:
@@ -215,7 +215,7 @@ def verify_one(
             "process here: verify it under torchrun, with a GPU a rank",
         )
     by_oracle = candidate is workload.control or bool(workload.parts)
-    near = NearTruth(subject, workload, candidate) if under_tolerance(candidate) else None
+    near = NearTruth(evidence, workload, candidate) if under_tolerance(candidate) else None
     against = "array oracle" if by_oracle else f"control {workload.control.name}"
     against = TRUTH if near else against
     told = replace(told, against=against, seeds=tuple(sorted({case.seed for case in own})))
@@ -224,17 +224,17 @@ def verify_one(
     if near is not None:
         expected = near.expected
     elif by_oracle:
-        expected = oracle(subject, workload)
+        expected = oracle(evidence, workload)
     else:
         expected = _control(dispatch, workload, here, place)
     start = time.perf_counter()
 
-    def plan_of(case: Case) -> Plan:
+    def load_plan(case: Case) -> Plan:
         name, comm = workload.name, place.comm
-        return dispatch.plan_for(name, candidate.name, arch, case.kind, here, comm=comm, at=case.at)
+        return dispatch.plan_named(name, candidate.name, arch, case.kind, here, comm=comm, at=case.at)
 
     try:
-        plan_of(own[0])
+        load_plan(own[0])
     except LoadError as error:
         if not place.is_local:
             raise
@@ -242,14 +242,14 @@ def verify_one(
             told, skipped=f"{candidate.name} of {workload.label} can't run as local ranks: {error}"
         )
     judge = None if near is None else near.compare
-    gate = check(plan_of, expected, subject, workload, own, place, judge)
+    gate = check(load_plan, expected, evidence, workload, own, place, judge)
     problem, artefact = "", None
     if gate.first is not None:
         differ = "differ" if near is None else f"lie outside {near.closeness.bounds}"
         problem = f"{gate.mismatches} of {gate.values} values {differ}; {gate.first}"
         if failures is not None:
             failure = Failure(workload.label, candidate.name, arch, ON_CUDA, problem, gate.first.case)
-            artefact = leave(failures, failure, subject.tensors(workload, gate.first.case, place.device))
+            artefact = leave(failures, failure, evidence.tensors(workload, gate.first.case, place.device))
     broken = agreed(place.problem())
     if broken and place.comm is not None:
         place.comm.reset()
@@ -265,20 +265,20 @@ def _splits_tensors(candidate: Candidate) -> bool:
     return sum(map(bool, map(pointers, candidate.arguments.values()))) > 1
 
 
-def oracle(subject: Subject, workload: Workload) -> Callable[[Case, Tensors], Tensors]:
+def oracle(evidence: FamilyEvidence, workload: Workload) -> Callable[[Case, Tensors], Tensors]:
     """The array oracle's answer, outputs and intermediates, computed on the inputs' own device."""
 
     def answer(case: Case, given: Tensors) -> Tensors:
         tensor = next(iter(given.values()))
         dtype = str(tensor.dtype).removeprefix("torch.")
-        stored = subject.expected(workload, case, bits_of(given))
+        stored = evidence.expected(workload, case, bits_of(given))
         return {name: as_torch(value, dtype, tensor.device) for name, value in stored.items()}
 
     return answer
 
 
 def _control(
-    dispatch: Dispatch, workload: Workload, here: Any, place: Place
+    dispatch: Dispatch, workload: Workload, here: Any, place: RankContext
 ) -> Callable[[Case, Tensors], Tensors]:
     """What the control stores, eagerly, in buffers of its own."""
     replays: dict[tuple[str, int | None], Replay] = {}
@@ -290,7 +290,7 @@ def _control(
             if own is None:
                 raise LoadError(f"the control of {workload.label} has no build for {here}")
             name = workload.control.name
-            plan = dispatch.plan_for(workload.name, name, own, case.kind, here, comm=place.comm, at=case.at)
+            plan = dispatch.plan_named(workload.name, name, own, case.kind, here, comm=place.comm, at=case.at)
             replays.clear()  # cases of a key follow each other
             replays[key] = Replay(plan, place, workload)
         return {name: tensor.clone() for name, tensor in replays[key].eager(given).items()}

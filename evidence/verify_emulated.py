@@ -26,8 +26,8 @@ from ..runtime.dispatch import Dispatch
 from ..runtime.table import Candidate, Workload
 from .emulated import EmulatedCase, emulated
 from .failure import Failure, leave
+from .family_evidence import Case, FamilyEvidence, serves
 from .gate import Gate
-from .subject import Case, Subject, serves
 from .tensors import as_torch
 from .tolerance import AGAINST as TRUTH
 from .tolerance import EAGER, NearTruth, under_tolerance
@@ -47,7 +47,7 @@ JUDGES = ("emulator", "evidence/oracle")
 
 def verify_emulated(
     dispatch: Dispatch,
-    subject: Subject,
+    evidence: FamilyEvidence,
     workload: Workload,
     wanted: Wanted,
     failures: Path,
@@ -59,12 +59,12 @@ def verify_emulated(
         NothingToVerify: the filters leave nothing.
         CompilerMissing: no host compiler is installed.
     """
-    cases = chosen_cases(subject, workload, wanted) if wanted.cases else essential(subject.cases(workload))
+    cases = chosen_cases(evidence, workload, wanted) if wanted.cases else essential(evidence.cases(workload))
     results = []
     for candidate, arch in chosen_builds(workload, wanted, lambda candidate: [next(iter(candidate.builds))]):
         own = [case for case in cases if serves(workload, candidate, case)]
         if own:
-            result = _remembered(dispatch, subject, workload, candidate, arch, own, failures)
+            result = _remembered(dispatch, evidence, workload, candidate, arch, own, failures)
         else:
             result = replace(
                 skipped(workload, unasked(workload, candidate), ON_EMULATOR), candidate=candidate.name
@@ -89,7 +89,7 @@ def essential(cases: Iterable[Case]) -> list[Case]:
 
 def _remembered(
     dispatch: Dispatch,
-    subject: Subject,
+    evidence: FamilyEvidence,
     workload: Workload,
     candidate: Candidate,
     arch: str,
@@ -103,7 +103,7 @@ def _remembered(
             for said in (candidate.kernels, candidate.steps, candidate.scratch, candidate.tolerance)
         ),
         *(repr(dict(said)) for said in (workload.fields, workload.trees, workload.channel)),
-        judges_digest(Path(inspect.getfile(subject.expected)).resolve().parent),
+        judges_digest(Path(inspect.getfile(evidence.expected)).resolve().parent),
         *(c.name for c in cases),
     ]
     place = default_folder() / "verified" / f"{hashlib.sha256(' '.join(facts).encode()).hexdigest()}.json"
@@ -120,10 +120,10 @@ def _remembered(
     if passed := _recall(place, len(cases)):
         gate, closeness = passed
         return replace(result, gate=gate, closeness=closeness, cached=True)
-    near = NearTruth(subject, workload, candidate) if under_tolerance(candidate) else None
+    near = NearTruth(evidence, workload, candidate) if under_tolerance(candidate) else None
     start = time.perf_counter()
     for case in cases:
-        result = _run_case(dispatch, subject, workload, candidate, arch, case, result, failures, near)
+        result = _run_case(dispatch, evidence, workload, candidate, arch, case, result, failures, near)
         if result.problem:
             break
     result = replace(
@@ -137,7 +137,7 @@ def _remembered(
 
 def _run_case(
     dispatch: Dispatch,
-    subject: Subject,
+    evidence: FamilyEvidence,
     workload: Workload,
     candidate: Candidate,
     arch: str,
@@ -146,7 +146,7 @@ def _run_case(
     failures: Path,
     near: NearTruth | None,
 ) -> Verification:
-    run = emulated(dispatch, subject, workload, candidate, arch, case)
+    run = emulated(dispatch, evidence, workload, candidate, arch, case)
     checked = check(run.program.launches, run.expected, Schedule())
     wrong = sum(problem.count for problem in checked.problems if isinstance(problem, EmulatedMismatch))
     here = Gate(1, sum(array.size for array in run.expected.values()), wrong, None)
@@ -178,7 +178,7 @@ def _near(near: NearTruth, case: Case, run: EmulatedCase, arrays: Mapping[Buffer
 
 @cache
 def judges_digest(own: Path) -> str:
-    """Digest of the text of the emulator, of the oracle, and of the subject's own folder."""
+    """Digest of the text of the emulator, of the oracle, and of the evidence's own folder."""
     root = Path(__file__).resolve().parents[1]
     paths = {path for folder in JUDGES for path in (root / folder).rglob("*")} | set(own.glob("*.py"))
     sha = hashlib.sha256()

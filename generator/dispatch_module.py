@@ -86,7 +86,7 @@ def _entry(entry: GeneratedWorkload, files: list[RecordFile], current: Sources) 
 
 
 def _reference(family: Family, workspace: Workspace) -> ReferenceModule:
-    package, _, module = family.reference_module.rpartition(".")
+    package, _, module = family.op_module.rpartition(".")
     if workspace.is_library and package.startswith("kernwright."):
         package = ".." + package.removeprefix("kernwright.")
     return ReferenceModule(family.name, package, module)

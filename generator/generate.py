@@ -64,9 +64,9 @@ def plan_generation(workspace: Workspace) -> Generation:
 
 def _require_op(family: Family) -> None:
     """A dispatch module imports each family's op: without it the module would not even load."""
-    if importlib.util.find_spec(family.reference_module) is None:
+    if importlib.util.find_spec(family.op_module) is None:
         raise NotGenerated(
-            f"family {family.name} has no op to dispatch to (no module {family.reference_module}); its spec files "
+            f"family {family.name} has no op to dispatch to (no module {family.op_module}); its spec files "
             f"can be validated, not generated: take them out of this workspace, or write that module"
         )
 

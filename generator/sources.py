@@ -94,12 +94,12 @@ def generate_workloads(
 
 def _schedule(family: Family) -> Schedule:
     try:
-        return cast(Schedule, importlib.import_module(family.schedule_module))
+        return cast(Schedule, importlib.import_module(family.lowering_module))
     except ModuleNotFoundError as error:
-        if error.name != family.schedule_module:
+        if error.name != family.lowering_module:
             raise
         raise NotGenerated(
-            f"family {family.name} has no module {family.schedule_module}, which maps a schedule to kernels; add it"
+            f"family {family.name} has no module {family.lowering_module}, which maps a schedule to kernels; add it"
         ) from None
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from . import fork, graph_launch
 from .current import Allocate, allocator, capture_query, device_guard
-from .launch import Sequenced, launch_again
+from .launch import LaunchSequence, launch_again
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +30,7 @@ Made = tuple[tuple[int, ...], tuple[int, ...], Any]
 
 
 def direct(
-    sequence: Sequenced,
+    sequence: LaunchSequence,
     *,
     index: int,
     current: Callable[[], int] | None,

@@ -67,7 +67,7 @@ class Dispatch:
         self.traced = traced.Namespace(self)
 
     def register(self, operator: Operator) -> None:
-        """Make an op known, so that `explain`, `plan_for` and `warm_up` can speak of it by name."""
+        """Make an op known, so that `explain`, `plan_named` and `warm_up` can speak of it by name."""
         self._operators[operator.family] = operator
 
     def operator(self, family: str) -> Operator | None:
@@ -151,11 +151,11 @@ class Dispatch:
             if chosen is None:
                 return selection, None
             try:
-                return selection, self.plan_of(chosen, request, device, comm)
+                return selection, self.load_plan(chosen, request, device, comm)
             except LoadError as error:
                 self._unusable[chosen.build.sha256, chosen.arch, device.index] = str(error)
 
-    def plan_of(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
+    def load_plan(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
         """Load a choice for a request, whoever made it.
 
         Raises:
@@ -241,7 +241,7 @@ class Dispatch:
         request = self._operator(family).request_for(fields, kind)
         return Explanation.of(self.select(request, where, chosen_policy(policy), comm, exact))
 
-    def plan_for(
+    def plan_named(
         self,
         workload: str,
         candidate: str,
@@ -281,7 +281,7 @@ class Dispatch:
         alone = owner is not None and owner.local_ranks == 1
         ranks = int(str(work.fields.get("world_size", 1))) if alone else 1
         request = replace(request, signature=request.signature.of_one_rank(found.arguments, ranks))
-        return self.plan_of(Choice(work, found, arch, build), request, device, comm)
+        return self.load_plan(Choice(work, found, arch, build), request, device, comm)
 
     def request(self, workload: Workload, kind: str, at: int | None = None) -> Request:
         """The request of a call of a workload's shape; of several ranks, all share the tensors.

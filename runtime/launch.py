@@ -92,7 +92,7 @@ class CudaModule:
             )
 
 
-class Frame:
+class ArgumentBlock:
     """Memory for the arguments of one call.
 
     Attributes:
@@ -181,7 +181,7 @@ class Frame:
         return found
 
 
-class Sequenced:
+class LaunchSequence:
     """Kernels that are launched one after the other, with a slot for every argument.
 
     Threads may call it at the same time: each takes a frame of its own, and the driver copies the
@@ -230,15 +230,15 @@ class Sequenced:
         self.frames = [self.frame()]
         self.as_graph = isinstance(module, CudaModule) and graph_launch.suits(self._kernels)
 
-    def frame(self) -> Frame:
+    def frame(self) -> ArgumentBlock:
         """One more frame, for a call that found none free."""
         made = (self._slots, self._count, self._size, self._constants, self._module, self._kernels)
         try:
-            return Frame(*made)
+            return ArgumentBlock(*made)
         except LoadError as error:
             if not _bound_context(error):
                 raise
-            return Frame(*made)
+            return ArgumentBlock(*made)
 
     def __call__(self, values: Sequence[int], stream: int) -> None:
         """Launch on a stream of the kernels' device, which is the current one; doesn't wait."""
@@ -255,7 +255,7 @@ class Sequenced:
         self.frames.append(frame)
 
 
-def launch_again(frame: Frame, stream: int, error: Exception) -> None:
+def launch_again(frame: ArgumentBlock, stream: int, error: Exception) -> None:
     """Launch what failed for want of a context; that was the first kernel.
 
     Raises:

@@ -28,7 +28,7 @@ from .current import (
 from .device import Device
 from .direct import Serve, direct
 from .errors import Misaligned, NotWarm
-from .launch import Module, Sequenced
+from .launch import LaunchSequence, Module
 from .request import Buffer, Signature
 from .state import State, StateKind
 from .table import Candidate, Kernel
@@ -134,7 +134,7 @@ class Plan:
             for slot in _slots(buffer.name, self._structs.get(index))
         ]
         fixed = {"timeout_ns": TIMEOUT_NS.to_bytes(8, "little")} if candidate.arguments else {}
-        self._sequence = Sequenced(module, kernels, values, {**fixed, **(constants or {})})
+        self._sequence = LaunchSequence(module, kernels, values, {**fixed, **(constants or {})})
         self._outputs = [
             (buffer.shape, _strides(buffer.shape), getattr(torch, buffer.dtype))
             for buffer in signature.outputs
@@ -244,7 +244,7 @@ class Plan:
         """Make the state of torch's current stream, and spares for streams that are first seen in a capture."""
         if self._state_bytes and self._index is not None:
             self._state_of(current_stream(self._index))
-            self._state_kind.keep_spares()
+            self._state_kind.preallocate()
 
     def check(self) -> None:
         """Look whether kernels whose CTAs wait for each other gave up, in calls that have ended; waits for a copy.
@@ -301,7 +301,7 @@ class Plan:
         state = self._state.get(stream)
         if capturing():
             if state is None:
-                state = self._state_kind.take_spare()
+                state = self._state_kind.take_preallocated()
                 if state is None:
                     raise NotWarm(
                         f"candidate {self.candidate.name} keeps state for every stream, and no spare is left for the "
@@ -311,9 +311,9 @@ class Plan:
             _captured[id(state)] = state
         elif state is None:
             state = self._state.setdefault(stream, self._state_kind.make())
-            self._state_kind.keep_spares()
+            self._state_kind.preallocate()
         elif state.record is not None:
-            state.record.look_sometimes()
+            state.record.poll()
         return state.address
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .persistent import persistent
+from .unpooled import unpooled
 from .waits import WaitRecord
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SPARES = 8
 """Kept of each kind: a decoder's kinds of a boundary, captured on a stream that nobody has called on."""
 
-_spares: dict[StateKind, list[State]] = {}
+_preallocated: dict[StateKind, list[State]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +30,20 @@ class StateKind:
 
     def make(self) -> State:
         """New state, zeroed on the current stream; not inside a capture, whose replays would zero it again."""
-        memory = persistent(self.nbytes, f"cuda:{self.index}")
+        memory = unpooled(self.nbytes, f"cuda:{self.index}")
         record = None if self.record_at is None else WaitRecord(memory, self.record_at, self.candidate)
         return State(memory, record)
 
-    def keep_spares(self) -> None:
+    def preallocate(self) -> None:
         """Make what is missing of the spares; a capture begins with a synchronisation, so they are zero then."""
-        kept = _spares.setdefault(self, [])
+        kept = _preallocated.setdefault(self, [])
         while len(kept) < SPARES:
             kept.append(self.make())
 
-    def take_spare(self) -> State | None:
+    def take_preallocated(self) -> State | None:
         """A spare, if there is one."""
         try:
-            return _spares[self].pop()
+            return _preallocated[self].pop()
         except (KeyError, IndexError):
             return None
 

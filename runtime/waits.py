@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from .async_record import AsyncRecord
 from .errors import CtasApart
-from .glance import Glance
 
 if TYPE_CHECKING:
     import torch
@@ -26,16 +26,16 @@ LOOK_SECONDS = 0.05
 class WaitRecord:
     """The record in one stream's state."""
 
-    __slots__ = ("_candidate", "_glance", "_looked")
+    __slots__ = ("_candidate", "_looked", "_record")
 
     def __init__(self, state: torch.Tensor, offset: int, candidate: str) -> None:
         """Watch `state`, uint8 `[bytes]`, whose record begins at `offset`; `candidate` is for messages."""
         import torch
 
         self._candidate, self._looked = candidate, time.monotonic()
-        self._glance = Glance(state[offset : offset + 4 * WORDS].view(torch.int32))
+        self._record = AsyncRecord(state[offset : offset + 4 * WORDS].view(torch.int32))
 
-    def look_sometimes(self) -> None:
+    def poll(self) -> None:
         """Look whether a call before this one gave up, without waiting for anything; not while capturing.
 
         Raises:
@@ -44,7 +44,7 @@ class WaitRecord:
         now = time.monotonic()
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
-            self._raise(self._glance.look() or [0] * WORDS)
+            self._raise(self._record.look() or [0] * WORDS)
 
     def check(self) -> None:
         """Look what the kernels that have ended by now left; waits for a copy.
@@ -52,11 +52,11 @@ class WaitRecord:
         Raises:
             CtasApart: one gave up.
         """
-        self._raise(self._glance.read())
+        self._raise(self._record.read())
 
     def forget(self) -> None:
         """Let no later look show what the record was before it was cleared."""
-        self._glance.forget()
+        self._record.forget()
 
     def _raise(self, words: list[int]) -> None:
         failures, cta, row, branch, expected, seen = words[:6]

@@ -1,8 +1,9 @@
 """Which families there are, and where the parts of each stand.
 
-A built-in family is found by its module in `specs/families/`; adding one touches no list. Families of users
-are packages with modules `spec`, `schedule` and `reference` and a folder `templates`, found by entry point
-(group `kernwright.families`) or by `families = ["my_package.my_family"]` in `kernwright.toml`.
+A family is a package with the modules `spec`, `lowering`, `op` and `evidence`. The built-in ones are the folders of
+`families/`, with their kernels in `templates/<name>/`; adding one touches no list. Families of users are found by
+entry point (group `kernwright.families`) or by `families = ["my_package.my_family"]` in `kernwright.toml`, and keep
+their kernels in a folder `templates` of their own.
 """
 
 from __future__ import annotations
@@ -17,32 +18,46 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from . import families as built_in
 from .errors import Problem, SpecError
 from .spec import Spec
 from .workspace import PACKAGE_ROOT, Workspace
 
 GROUP = "kernwright.families"
+FAMILIES = PACKAGE_ROOT / "families"
+"""Folder of the built-in families."""
 RESERVED = frozenset({"dispatch", "explain", "policy", "stats", "warm_up"})
 """Names that a dispatch module has of its own."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-_PACKAGE = __name__.rsplit(".", 2)[0]
+_BUILT_IN = f"{__name__.rsplit('.', 2)[0]}.families"
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The parts of a family: names of modules, and its templates' folder."""
+    """Where a family's package and its templates are."""
 
     name: str
-    spec_module: str
-    """Has `SPEC`, the model of the family's spec files."""
-    schedule_module: str
-    """Maps a schedule to kernels and launch geometry."""
-    reference_module: str
-    """Computes the op without a kernel of ours."""
-    evidence_module: str
-    """What it is verified and timed with; needed by those commands alone."""
+    package: str
     templates: Path
+
+    @property
+    def spec_module(self) -> str:
+        """Has `SPEC`, the model of the family's spec files."""
+        return f"{self.package}.spec"
+
+    @property
+    def lowering_module(self) -> str:
+        """Maps a schedule to kernels, launch geometry and buffers."""
+        return f"{self.package}.lowering"
+
+    @property
+    def op_module(self) -> str:
+        """Has `Op`: the call, and what serves it without a kernel of ours."""
+        return f"{self.package}.op"
+
+    @property
+    def evidence_module(self) -> str:
+        """What it is verified and timed with; needed by those commands alone."""
+        return f"{self.package}.evidence"
 
 
 def families(workspace: Workspace) -> dict[str, Family]:
@@ -51,8 +66,8 @@ def families(workspace: Workspace) -> dict[str, Family]:
     Raises:
         SpecError: a family's package can't be found, or two families have one name.
     """
-    modules = sorted(module.name for module in pkgutil.iter_modules(built_in.__path__))
-    found = {name: _built_in(name) for name in modules if not name.startswith("_")}
+    folders = sorted(module.name for module in pkgutil.iter_modules([str(FAMILIES)]) if module.ispkg)
+    found = {name: Family(name, f"{_BUILT_IN}.{name}", PACKAGE_ROOT / "templates" / name) for name in folders}
     packages = [(point.name, point.value) for point in sorted(entry_points(group=GROUP))]
     packages += [(package.rpartition(".")[2], package) for package in workspace.families]
     if workspace.families and str(workspace.root) not in sys.path:
@@ -88,17 +103,6 @@ def _unusable(place: str, message: str) -> SpecError:
     return SpecError([Problem(place, None, "", message)])
 
 
-def _built_in(name: str) -> Family:
-    return Family(
-        name=name,
-        spec_module=f"{_PACKAGE}.specs.families.{name}",
-        schedule_module=f"{_PACKAGE}.generator.families.{name}",
-        reference_module=f"{_PACKAGE}.runtime.reference.{name}",
-        evidence_module=f"{_PACKAGE}.evidence.families.{name}",
-        templates=PACKAGE_ROOT / "templates" / name,
-    )
-
-
 def _external(name: str, package: str) -> Family:
     try:
         spec = importlib.util.find_spec(package)
@@ -107,11 +111,4 @@ def _external(name: str, package: str) -> Family:
     if spec is None or not spec.submodule_search_locations:
         message = f'there is no package of this name for the family "{name}"; install it, or correct it.'
         raise _unusable(package, message)
-    return Family(
-        name=name,
-        spec_module=f"{package}.spec",
-        schedule_module=f"{package}.schedule",
-        reference_module=f"{package}.reference",
-        evidence_module=f"{package}.evidence",
-        templates=Path(next(iter(spec.submodule_search_locations))) / "templates",
-    )
+    return Family(name, package, Path(next(iter(spec.submodule_search_locations))) / "templates")

@@ -1,33 +1,24 @@
-"""The array oracle: the one right answer of a workload, in NumPy or CuPy, and its FP64 truth.
+"""Arithmetic of the array oracles: the operations that numerics.md allows, bit for bit, in NumPy or CuPy.
 
-- `fma`, `dtypes`, `trees`, `functions`: the arithmetic of the numerics contract;
-- `shape`, `hyper_connection`: the workload and its answer, bit for bit;
-- `philox`, `inputs`: seeded tensors, the same on every machine;
-- `truth`: the mathematical function in FP64 (torch).
+- `fma`, `dtypes`, `single`, `trees`, `functions`: what the contract is made of;
+- `philox`: seeded bits, the same on every machine;
+- `closeness`: how near a result is to FP64, for candidates under a tolerance.
+
+The answer of a family stands in its own folder.
 """
 
 from .dtypes import BFLOAT16, FLOAT16, Comparison, Mismatch, Storage, digest, mismatches, on_host, storage
 from .fma import fma
 from .functions import exp, sigmoid, silu
-from .hyper_connection import OUTPUTS, boundary
-from .inputs import INPUT_KINDS, InputKind, tensors, weights
-from .shape import Kind, NormWeight, Shape
 from .trees import Tree, dot, squares, total
 
 __all__ = [
     "BFLOAT16",
     "FLOAT16",
-    "INPUT_KINDS",
-    "OUTPUTS",
     "Comparison",
-    "InputKind",
-    "Kind",
     "Mismatch",
-    "NormWeight",
-    "Shape",
     "Storage",
     "Tree",
-    "boundary",
     "digest",
     "dot",
     "exp",
@@ -38,7 +29,5 @@ __all__ = [
     "silu",
     "squares",
     "storage",
-    "tensors",
     "total",
-    "weights",
 ]

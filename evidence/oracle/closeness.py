@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .truth import relative_l2
-
 if TYPE_CHECKING:
     import torch
 
@@ -45,6 +43,16 @@ def distance(found: torch.Tensor, truth: torch.Tensor) -> float:
     """Relative L2 over the elements that are finite on both sides; Inf where only the truth is zero throughout."""
     both = found.isfinite() & truth.isfinite()
     return relative_l2(found.double()[both], truth[both])
+
+
+def relative_l2(found: torch.Tensor, truth: torch.Tensor) -> float:
+    """|found - truth| / |truth| in FP64; 0 where both are zero, Inf where only the truth is."""
+    truth = truth.double()
+    distance = float((found.double() - truth).norm())
+    size = float(truth.norm())
+    if size == 0.0:
+        return 0.0 if distance == 0.0 else float("inf")
+    return distance / size
 
 
 def outside(found: torch.Tensor, truth: torch.Tensor, bounds: Bounds) -> torch.Tensor:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..async_record import AsyncRecord
 from ..current import capturing
 from ..errors import ChannelError, Overlap, PeerTimeout
-from ..glance import Glance
 from ..table import Table
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class Channel:
         self._checked = time.monotonic()
         self._stream: int | None = None
         begin = plan.places["record"]
-        self._record = Glance(memory[:, begin : begin + 4 * RECORD_WORDS].view(torch.int32))
+        self._record = AsyncRecord(memory[:, begin : begin + 4 * RECORD_WORDS].view(torch.int32))
 
     @property
     def ranks(self) -> int:

@@ -15,7 +15,7 @@ from kernwright.generator.environment import TEMPLATES
 from kernwright.ledger import Device, Exactness, Group, Record, Timing, Toolkit, make_record, write_record
 from kernwright.specs import find_workspace
 
-ODD = Path(__file__).resolve().parents[1] / "odd"
+ODD = Path(__file__).resolve().parents[1] / "families" / "hyper_connection" / "odd"
 PLAIN = "fp16-hc2-h40-n1-r7-tp1"
 LANES = "fp16-hc3-h96-n1-r20-tp1"
 NORMAL = ("--case", "boundary:normal:1")

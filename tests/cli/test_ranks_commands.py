@@ -13,7 +13,7 @@ import torch
 from kernwright.evidence import commands
 from kernwright.evidence.crossing import Crossings, Curve
 from kernwright.evidence.outcome import Bench
-from kernwright.evidence.places import Place
+from kernwright.evidence.rank_context import RankContext
 from kernwright.evidence.ranks import Job
 from kernwright.evidence.tune import Tuned
 
@@ -29,8 +29,8 @@ CURVE = Curve(
 def ranks(tmp_path: Path, run: Any) -> Path:
     """A workspace of an all-reduce and of a boundary that a rank computes alone, generated."""
     root = tmp_path / "ranks"
-    shutil.copytree(TESTS / "all_reduce" / "miniature", root / "specs")
-    shutil.copy(TESTS / "odd" / "specs" / "odd_plain.toml", root / "specs")
+    shutil.copytree(TESTS / "families" / "all_reduce" / "miniature", root / "specs")
+    shutil.copy(TESTS / "families" / "hyper_connection" / "odd" / "specs" / "odd_plain.toml", root / "specs")
     (root / "kernwright.toml").write_text("", encoding="utf-8")
     assert run("generate", cwd=root).status == 0
     return root
@@ -50,14 +50,14 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
             yield None
 
         @contextmanager
-        def place_of(*_: Any) -> Iterator[Place]:
-            yield Place(torch.device("cpu"))
+        def rank_context_of(*_: Any) -> Iterator[RankContext]:
+            yield RankContext(torch.device("cpu"))
 
         monkeypatch.setattr(commands, "gpu", lambda: torch.device("cpu"))
         monkeypatch.setattr(commands, "job", job)
         monkeypatch.setattr(commands, "monitor", monitor)
-        monkeypatch.setattr(commands, "place_of", place_of)
-        monkeypatch.setattr(Place, "obstacle", lambda *_: None)
+        monkeypatch.setattr(commands, "rank_context_of", rank_context_of)
+        monkeypatch.setattr(RankContext, "obstacle", lambda *_: None)
 
     return there
 
@@ -68,7 +68,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     asked: list[tuple[str, str]] = []
 
     def bench(
-        _dispatch: Any, _subject: Any, workload: Any, _identities: Any, cell: Any, *_: Any, **__: Any
+        _dispatch: Any, _family_evidence: Any, workload: Any, _identities: Any, cell: Any, *_: Any, **__: Any
     ) -> Bench:
         asked.append((workload.label, cell.title(workload)))
         return Bench(
@@ -135,7 +135,7 @@ def test_only_one_rank_prints(
 def tuned(monkeypatch: pytest.MonkeyPatch) -> None:
     """A measurement that is over at once."""
 
-    def tune(_dispatch: Any, _subject: Any, workload: Any, *_: Any) -> Tuned:
+    def tune(_dispatch: Any, _family_evidence: Any, workload: Any, *_: Any) -> Tuned:
         found = Crossings({"one_stage": 1447}, 0.0125)
         return Tuned("mini", workload.label, str(workload.fields["dtype"]), 2, "NVIDIA H200", CURVE, found)
 
@@ -184,14 +184,14 @@ def test_tune_refuses_where_ranks_have_no_gpus(run: Any, ranks: Path, gpus: Any,
 
 
 def test_verify_says_what_it_skipped(run: Any, ranks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernwright.evidence.subject import NoSubject, subject_of
+    from kernwright.evidence.family_evidence import NoEvidence, evidence_of
 
-    def subject(family: Any) -> Any:
+    def evidence(family: Any) -> Any:
         if family.name == "hyper_connection":
-            raise NoSubject("family hyper_connection has no module")
-        return subject_of(family)
+            raise NoEvidence("family hyper_connection has no module")
+        return evidence_of(family)
 
-    monkeypatch.setattr(commands, "subject_of", subject)
+    monkeypatch.setattr(commands, "evidence_of", evidence)
     chosen = ("odd_plain", "bf16-w56-tp2", "--candidate", "one", "--candidate", "replicated")
     table = run("verify", *chosen, cwd=ranks)
     assert table.status == 0

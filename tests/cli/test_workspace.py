@@ -14,7 +14,7 @@ from kernwright.runtime import doctor
 CALL = """
 import torch
 from generated import dispatch
-from kernwright.runtime.reference.hyper_connection import Op
+from kernwright.families.hyper_connection.op import Op
 assert isinstance(dispatch.hyper_connection, Op)
 generator = torch.Generator().manual_seed(1)
 def normal(*shape, scale=1.0):

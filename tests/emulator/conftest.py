@@ -15,13 +15,15 @@ import pytest
 from kernwright.emulator import Buffer, Launch, Object, Program, candidate_program, compile_text
 from kernwright.emulator.plugin import check_kernels  # noqa: F401  (a fixture)
 from kernwright.evidence.explain import load_dispatch
-from kernwright.evidence.oracle import Shape, boundary, tensors, weights
+from kernwright.families.hyper_connection.inputs import tensors, weights
+from kernwright.families.hyper_connection.oracle import boundary
+from kernwright.families.hyper_connection.oracle_shape import Shape
 from kernwright.generator import plan_generation, write_generation
 from kernwright.runtime.table import Candidate, Workload
 from kernwright.specs import find_workspace
 
 KERNELS = Path(__file__).parent / "kernels"
-ODD = Path(__file__).resolve().parents[1] / "odd"
+ODD = Path(__file__).resolve().parents[1] / "families" / "hyper_connection" / "odd"
 
 
 def kernel_text(name: str, *edits: tuple[str, str]) -> str:

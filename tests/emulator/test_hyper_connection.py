@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from kernwright.emulator import Schedule, check, fuzz, run, run_candidate
-from kernwright.evidence.golden import Case, read_golden
-from kernwright.evidence.oracle import INPUT_KINDS, digest
+from kernwright.evidence.oracle import digest
+from kernwright.families.hyper_connection.golden import Case, read_golden
+from kernwright.families.hyper_connection.inputs import INPUT_KINDS
 from kernwright.generated.dispatch import TABLE
 
 BETWEEN = ("partials",)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ODD = Path(__file__).resolve().parents[1] / "odd"
+ODD = Path(__file__).resolve().parents[1] / "families" / "hyper_connection" / "odd"
 
 
 class Scalar:

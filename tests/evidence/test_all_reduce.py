@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernwright.evidence.oracle import storage
-from kernwright.evidence.oracle.all_reduce import all_reduce, all_reduce_sum2, local_sum
+from kernwright.families.all_reduce.oracle import all_reduce, all_reduce_sum2, local_sum
 
 DTYPES = ("float16", "bfloat16", "float32")
 WORDS = {"float16": np.uint16, "bfloat16": np.uint16, "float32": np.uint32}

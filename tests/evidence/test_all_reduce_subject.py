@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kernwright.evidence.families.all_reduce import LAST_EPOCH, SUBJECT
-from kernwright.evidence.oracle.payloads import VALUE_KINDS
+from kernwright.evidence.family_evidence import Case, ChannelEvidence, parts_on, serves
 from kernwright.evidence.session import Session
-from kernwright.evidence.subject import Case, ChannelSubject, parts_on, serves
 from kernwright.evidence.verify_emulated import essential
+from kernwright.families.all_reduce.evidence import EVIDENCE, LAST_EPOCH
+from kernwright.families.all_reduce.payloads import VALUE_KINDS
 from kernwright.generated.dispatch import TABLE
 from kernwright.runtime.table import Part
 from kernwright.specs import find_workspace
@@ -25,11 +25,11 @@ def works(mini_root):
 
 
 def sizes(work, kind="staged", inputs="mixed"):
-    return {case.at for case in SUBJECT.cases(work) if (case.kind, case.inputs) == (kind, inputs)}
+    return {case.at for case in EVIDENCE.cases(work) if (case.kind, case.inputs) == (kind, inputs)}
 
 
 def test_it_is_a_subject_of_ranks():
-    assert isinstance(SUBJECT, ChannelSubject)
+    assert isinstance(EVIDENCE, ChannelEvidence)
 
 
 @pytest.mark.parametrize(("dtype", "item"), [("float16", 2), ("float32", 4)])
@@ -45,7 +45,7 @@ def test_payloads_lie_below_at_and_above_every_border(works, dtype, item, kind):
 
 @pytest.mark.parametrize("work", LIBRARY, ids=lambda work: work.name)
 def test_every_part_of_the_library_has_cases_and_few_on_the_emulator(work):
-    listed = list(SUBJECT.cases(work))
+    listed = list(EVIDENCE.cases(work))
     assert len({case.name for case in listed}) == len(listed)
     for part in work.parts:
         own = [case for case in listed if part.low <= case.at <= part.high]
@@ -69,7 +69,7 @@ def test_a_candidate_is_asked_for_its_own_parts(works):
     work = works["float32", 4]
     by_name = {candidate.name: candidate for candidate in work.candidates}
     asked = {
-        name: {case.at for case in SUBJECT.cases(work) if serves(work, candidate, case)}
+        name: {case.at for case in EVIDENCE.cases(work) if serves(work, candidate, case)}
         for name, candidate in by_name.items()
     }
     assert max(asked["tagged"]) == 508
@@ -92,17 +92,17 @@ def test_the_parts_of_a_device_replace_those_of_all():
 def test_tensors_hold_all_ranks_and_the_answer_is_every_ranks(works, dtype):
     work = works[dtype, 8]
     case = Case("sum2", "normal", 3, 400)
-    given = SUBJECT.tensors(work, case, CPU)
+    given = EVIDENCE.tensors(work, case, CPU)
     numel = 400 // given["inputs"].element_size()
     assert {name: (tuple(t.shape), str(t.dtype)) for name, t in given.items()} == {
         "inputs": ((8, numel), f"torch.{dtype}"),
         "addends": ((8, numel), f"torch.{dtype}"),
     }
-    assert set(SUBJECT.tensors(work, Case("symmetric", "mixed", 3, 400), CPU)) == {"inputs"}
+    assert set(EVIDENCE.tensors(work, Case("symmetric", "mixed", 3, 400), CPU)) == {"inputs"}
     width = np.uint32 if dtype == "float32" else np.uint16
     words = torch.int32 if dtype == "float32" else torch.int16
     bits = {name: tensor.view(words).numpy().view(width) for name, tensor in given.items()}
-    (name, found) = next(iter(SUBJECT.expected(work, case, bits).items()))
+    (name, found) = next(iter(EVIDENCE.expected(work, case, bits).items()))
     assert (name, found.shape) == ("outputs", (8, numel))
     total = torch.zeros(numel)
     for rank, (a, b) in enumerate(zip(given["inputs"], given["addends"], strict=True)):
@@ -114,12 +114,12 @@ def test_tensors_hold_all_ranks_and_the_answer_is_every_ranks(works, dtype):
 
 def test_a_channel_before_it_wraps(works):
     work = works["bfloat16", 2]
-    assert [SUBJECT.call_before(Case("staged", kind, 1, 8)) for kind in ("mixed", "wrap")] == [
+    assert [EVIDENCE.call_before(Case("staged", kind, 1, 8)) for kind in ("mixed", "wrap")] == [
         None,
         LAST_EPOCH,
     ]
     words = np.zeros((2, work.channel["size"] // 4), np.int32)
-    SUBJECT.after_call(work, LAST_EPOCH, words)
+    EVIDENCE.after_call(work, LAST_EPOCH, words)
     places, unsigned = work.channel, words.view(np.uint32)[1]
     assert set(unsigned[places["epochs"] // 4 : places["tickets"] // 4]) == {2**32 - 1}
     assert set(unsigned[places["tickets"] // 4 : places["flags"] // 4]) == {0}

@@ -7,18 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from kernwright.evidence.bench import Bench, GraphEmpty, Instruments, Options, bench
+from kernwright.evidence.bench import Bench, GpuBackend, GraphEmpty, Options, bench
 from kernwright.evidence.cells import Cell
 from kernwright.evidence.external import ExternalUnusable
-from kernwright.evidence.families._hyper_connection_peers import eager
-from kernwright.evidence.families.hyper_connection import BoundaryChain, HyperConnection, shape_of
+from kernwright.evidence.family_evidence import Case
 from kernwright.evidence.gate import Gate, Mismatch
 from kernwright.evidence.health import Monitor
-from kernwright.evidence.places import Place
+from kernwright.evidence.rank_context import RankContext
 from kernwright.evidence.session import Session
-from kernwright.evidence.subject import Case
 from kernwright.evidence.timing import Pace
 from kernwright.evidence.verify import NothingToVerify, Verification
+from kernwright.families.hyper_connection.baselines import eager
+from kernwright.families.hyper_connection.evidence import BoundaryChain, HyperConnection, shape_of
 from kernwright.ledger import RecordFile, check, record_name, write_record
 from kernwright.runtime.device import fake
 from kernwright.specs import find_workspace
@@ -34,7 +34,7 @@ class Chain(BoundaryChain):
         return lambda: None
 
 
-class Subject(HyperConnection):
+class FamilyEvidence(HyperConnection):
     """Two boundaries instead of 96, and peers that are nothing to compile."""
 
     def __init__(self):
@@ -69,7 +69,7 @@ class Graph:
 
 @dataclass
 class Stage:
-    """What happens: milliseconds of each contestant, gates that fail, graphs that hold no kernel."""
+    """What happens: milliseconds of each entry, gates that fail, graphs that hold no kernel."""
 
     dispatch: object
     times: dict[str, float]
@@ -83,7 +83,7 @@ class Stage:
 
     table = property(lambda self: self.dispatch.table)
 
-    def plan_for(self, label, candidate, _arch, kind, _device, *, comm, at):
+    def plan_named(self, label, candidate, _arch, kind, _device, *, comm, at):
         assert (comm, at) == (None, None)
         workload = next(entry for entry in self.table.workloads if entry.name == label)
         signature = self.dispatch.signature(workload, kind)
@@ -96,7 +96,7 @@ class Stage:
         call.signature = signature
         return call
 
-    def verify(self, _dispatch, _subject, workload, candidate, arch, _device, cases, _failures):
+    def verify(self, _dispatch, _family_evidence, workload, candidate, arch, _device, cases, _failures):
         assert len(cases) > 10
         gate = self.gates.get(candidate.name, Gate(len(cases), 1000, 0, None))
         against = "torch reference" if candidate is workload.control else f"control {workload.control.name}"
@@ -151,23 +151,23 @@ def stage(session):
 
 
 @pytest.fixture(scope="module")
-def subject():
-    return Subject()
+def evidence():
+    return FamilyEvidence()
 
 
 @pytest.fixture
-def measure(session, workload, stage, subject):
+def measure(session, workload, stage, evidence):
     def measured(candidates=(), workload=workload, device=H200, **options) -> Bench:
         return bench(
             stage,
-            subject,
+            evidence,
             workload,
             session.identities(workload),
-            Cell(Place(torch.device("cpu"))),
+            Cell(RankContext(torch.device("cpu"))),
             stage.watch(),
             candidates,
             Options(**({"pace": Pace(groups=9, replays=5, most=12), "peers": ()} | options)),
-            instruments=Instruments(lambda _: device, stage.verify, stage.capture, stage.sample),
+            backend=GpuBackend(lambda _: device, stage.verify, stage.capture, stage.sample),
         )
 
     return measured
@@ -326,7 +326,7 @@ def test_peers_by_name_or_none_at_all(measure):
 def today(tmp_path, monkeypatch):
     (tmp_path / "kernels_of_today.py").write_text(
         "import torch\n"
-        "from kernwright.evidence.families._hyper_connection_peers import eager\n"
+        "from kernwright.families.hyper_connection.baselines import eager\n"
         "from kernwright.evidence.oracle import Shape\n"
         "TREES = {name: (1, 1, 1) for name in ('norm', 'down', 'up')}\n"
         "SHAPE = Shape('float16', 5, 192, 72, 1, TREES, 'per_branch', 1e-6)\n"

@@ -11,16 +11,16 @@ from dataclasses import replace
 import pytest
 from kernwright.evidence.bench import Options, bench
 from kernwright.evidence.cells import Cell
-from kernwright.evidence.families.hyper_connection import SUBJECT
 from kernwright.evidence.graphs import capture
 from kernwright.evidence.health import monitor
-from kernwright.evidence.places import Place
+from kernwright.evidence.rank_context import RankContext
 from kernwright.evidence.timing import Pace, paired
+from kernwright.families.hyper_connection.evidence import EVIDENCE
+from kernwright.families.hyper_connection.op import Op
 from kernwright.generated.dispatch import TABLE
 from kernwright.ledger import Exactness, RecordFile, Rule, Timing, check, judge, record_name
 from kernwright.runtime import Build, bind
 from kernwright.runtime.device import current, serves
-from kernwright.runtime.reference.hyper_connection import Op
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 
@@ -70,7 +70,9 @@ def test_planted_candidates(planted, device, tmp_path):
     work = planted.table.workloads[0]
     options = Options(pace=Pace(groups=7, replays=10, most=14), peers=(), failures=tmp_path)
     with monitor(device) as watch:
-        result = bench(planted, SUBJECT, work, identities(planted), Cell(Place(device)), watch, (), options)
+        result = bench(
+            planted, EVIDENCE, work, identities(planted), Cell(RankContext(device)), watch, (), options
+        )
     records = {record.candidate: record for record in result.records}
     assert {name: record.verdict for name, record in records.items()} == {
         "control": "no_difference",
@@ -97,10 +99,10 @@ def test_twenty_times_the_same(planted, device, figures):
     work = planted.table.workloads[0]
     here = current(device)
     arch = next(iter(work.control.builds))
-    chain = SUBJECT.chain(work, device, 500)
+    chain = EVIDENCE.chain(work, device, 500)
     graphs = []
     for name in ("control", "twin"):
-        plan = planted.plan_for(work.label, name, arch, "boundary", here)
+        plan = planted.plan_named(work.label, name, arch, "boundary", here)
         graphs.append(capture(lambda plan=plan: chain.run(plan)))
     verdicts, gains = [], []
     with monitor(device) as watch:
@@ -119,8 +121,8 @@ def test_a_second_process_makes_groups_invalid(planted, device):
     work = planted.table.workloads[0]
     here = current(device)
     arch = next(iter(work.control.builds))
-    chain = SUBJECT.chain(work, device, 500)
-    plan = planted.plan_for(work.label, "control", arch, "boundary", here)
+    chain = EVIDENCE.chain(work, device, 500)
+    plan = planted.plan_named(work.label, "control", arch, "boundary", here)
     graph = capture(lambda: chain.run(plan))
     load = (
         "import torch, time\n"

@@ -9,19 +9,19 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 from kernwright.emulator.module import EmulatedCommunicator
-from kernwright.evidence.bench import GraphEmpty, Instruments, Options, bench
+from kernwright.evidence.bench import GpuBackend, GraphEmpty, Options, bench
 from kernwright.evidence.cells import Cell, cells, representative
 from kernwright.evidence.crossing import Crossings, Curve
-from kernwright.evidence.families.all_reduce import AllReduce, Calls
 from kernwright.evidence.gate import Gate
 from kernwright.evidence.health import Snapshot
-from kernwright.evidence.oracle.payloads import payloads
-from kernwright.evidence.places import Place
+from kernwright.evidence.rank_context import RankContext
 from kernwright.evidence.session import NotHere, Session
 from kernwright.evidence.tensors import as_torch
 from kernwright.evidence.timing import Pace
 from kernwright.evidence.tune import Tuned, tune, write, write_curve
 from kernwright.evidence.verify import Verification
+from kernwright.families.all_reduce.evidence import AllReduce, Calls
+from kernwright.families.all_reduce.payloads import payloads
 from kernwright.generated.dispatch import TABLE
 from kernwright.generator import plan_generation, write_generation
 from kernwright.ledger import RecordFile, check, record_name, write_record
@@ -42,7 +42,7 @@ class LocalCalls(Calls):
         return lambda: None
 
 
-class Subject(AllReduce):
+class FamilyEvidence(AllReduce):
     def chain_of_rank(self, workload, device, seed, _rank, at):
         dtype, ranks = str(workload.fields["dtype"]), int(workload.fields["world_size"])
         numel = at // (4 if dtype == "float32" else 2)
@@ -94,8 +94,8 @@ class Stage:
 
     table = property(lambda self: self.dispatch.table)
 
-    def plan_for(self, label, candidate, arch, kind, device, *, comm, at):
-        plan = self.dispatch.plan_for(label, candidate, arch, kind, device, comm=comm, at=at)
+    def plan_named(self, label, candidate, arch, kind, device, *, comm, at):
+        plan = self.dispatch.plan_named(label, candidate, arch, kind, device, comm=comm, at=at)
 
         def call(inputs):
             self.called = candidate
@@ -103,7 +103,7 @@ class Stage:
 
         return call
 
-    def verify(self, _dispatch, _subject, workload, candidate, arch, place, cases, _failures):
+    def verify(self, _dispatch, _family_evidence, workload, candidate, arch, place, cases, _failures):
         assert place.comm is not None
         assert len(cases) > 100
         gate = self.gates.get(candidate.name, Gate(len(cases), 1000, 0, None))
@@ -120,8 +120,8 @@ class Stage:
         return found(size) if callable(found) else found
 
     @property
-    def instruments(self):
-        return Instruments(lambda _: H200, self.verify, self.capture, self.sample)
+    def backend(self):
+        return GpuBackend(lambda _: H200, self.verify, self.capture, self.sample)
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +147,7 @@ def work(session):
 
 @pytest.fixture
 def place(session):
-    return Place(CPU, EmulatedCommunicator(session.dispatch.table, 2, specs=["mini"]))
+    return RankContext(CPU, EmulatedCommunicator(session.dispatch.table, 2, specs=["mini"]))
 
 
 @pytest.fixture
@@ -163,14 +163,14 @@ def measure(session, work, place, stage):
         chosen = Options(**({"pace": PACE, "peers": ()} | options))
         return bench(
             stage,
-            Subject(),
+            FamilyEvidence(),
             work,
             session.identities(work),
             cell,
             Watch(),
             candidates,
             chosen,
-            instruments=stage.instruments,
+            backend=stage.backend,
         )
 
     return measured
@@ -206,7 +206,7 @@ def test_cells_are_the_parts_of_the_device_else_those_of_all(work, place):
     assert (cell.part.span, cell.control(own).name) == ((4, 2048), "one")
     (cell,) = cells(replace(work, parts=()), place, "NVIDIA H200")
     assert (cell.part, cell.at, cell.title(work)) == (None, 64, "payload_bytes at 64")
-    assert list(cells(work, Place(CPU), None)) == [Cell(Place(CPU))]
+    assert list(cells(work, RankContext(CPU), None)) == [Cell(RankContext(CPU))]
 
 
 def test_candidates_of_the_parts_route_become_records_of_the_part(measure, work, tmp_path):
@@ -265,7 +265,7 @@ def curve_of(tagged, one, two):
 def test_tuning_finds_where_routes_cross_and_writes_it(session, work, place, stage, root):
     # In bytes: tagged words 1 + size / 256, one stage 4 + size / 1024, two stages 6.
     stage.times |= curve_of(lambda s: 1 + s / 256, lambda s: 4 + s / 1024, lambda _s: 6.0)
-    found = tune(stage, Subject(), work, place, Watch(), PACE, instruments=stage.instruments)
+    found = tune(stage, FamilyEvidence(), work, place, Watch(), PACE, backend=stage.backend)
     assert found.curve.sizes == (1024, 1536, 2048)
     assert found.curve.times["tagged_words"] == pytest.approx((5, 7, 9))
     assert found.curve.times["one_stage"] == pytest.approx((5, 5.5, 6))
@@ -328,11 +328,11 @@ def test_an_entry_that_holds_for_more_is_not_overruled(root):
 
 def test_what_cannot_be_tuned(work, place, stage):
     with pytest.raises(NotHere, match="of mini has no thresholds to tune"):
-        tune(stage, Subject(), replace(work, parts=()), place, Watch(), PACE, instruments=stage.instruments)
+        tune(stage, FamilyEvidence(), replace(work, parts=()), place, Watch(), PACE, backend=stage.backend)
     with pytest.raises(
         NotHere, match="of 10 groups of samples fewer than 7 were valid, the last one for: foreign"
     ):
-        tune(stage, Subject(), work, place, Watch(foreign=(77,)), PACE, instruments=stage.instruments)
+        tune(stage, FamilyEvidence(), work, place, Watch(foreign=(77,)), PACE, backend=stage.backend)
     stage.empty = ("one",)
     with pytest.raises(GraphEmpty, match="a replay of one's captured graph left"):
-        tune(stage, Subject(), work, place, Watch(), PACE, instruments=stage.instruments)
+        tune(stage, FamilyEvidence(), work, place, Watch(), PACE, backend=stage.backend)

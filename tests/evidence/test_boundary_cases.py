@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 from kernwright.evidence.cells import Cell, cells
-from kernwright.evidence.families.hyper_connection import SUBJECT, shape_of
-from kernwright.evidence.oracle import INPUT_KINDS
-from kernwright.evidence.places import Place
-from kernwright.evidence.subject import Case, interval_of
+from kernwright.evidence.family_evidence import Case, interval_of
+from kernwright.evidence.rank_context import RankContext
 from kernwright.evidence.verify import verify_one
 from kernwright.evidence.verify_emulated import essential
+from kernwright.families.hyper_connection.evidence import EVIDENCE, shape_of
+from kernwright.families.hyper_connection.inputs import INPUT_KINDS
 from kernwright.generated.dispatch import DISPATCH
 
 CPU = torch.device("cpu")
@@ -22,10 +22,10 @@ SHARDED = next(work for work in WORKS.values() if work.spec == "qwen38_flash_tp4
 
 def test_one_token_has_the_cases_it_had():
     assert interval_of(ONE) is None
-    names = [case.name for case in SUBJECT.cases(ONE)]
+    names = [case.name for case in EVIDENCE.cases(ONE)]
     assert len(names) == 5 * len(INPUT_KINDS)
     assert names[2] == "boundary:normal:1"
-    assert [case.name for case in essential(SUBJECT.cases(ONE))] == [
+    assert [case.name for case in essential(EVIDENCE.cases(ONE))] == [
         *(f"boundary:{inputs}:1" for inputs in INPUT_KINDS),
         "first:normal:3",
         "combine:normal:4",
@@ -35,7 +35,7 @@ def test_one_token_has_the_cases_it_had():
 
 def test_several_tokens_are_verified_at_both_ends_and_in_the_middle():
     low, high = interval_of(SEVERAL)
-    listed = list(SUBJECT.cases(SEVERAL))
+    listed = list(EVIDENCE.cases(SEVERAL))
     assert {case.at for case in listed} == {low, (low + high) // 2, high} == {2, 9, 16}
     emulated = essential(listed)
     assert [case.name for case in emulated if case.at == high] == [
@@ -45,26 +45,26 @@ def test_several_tokens_are_verified_at_both_ends_and_in_the_middle():
     assert [case.name for case in emulated if case.at == low] == [
         f"boundary:{inputs}:1:2" for inputs in INPUT_KINDS
     ]
-    given = SUBJECT.tensors(SEVERAL, Case("boundary", "normal", 1, 9), CPU)
+    given = EVIDENCE.tensors(SEVERAL, Case("boundary", "normal", 1, 9), CPU)
     assert given["residual"].shape == (9, 4 * 2560)
     assert shape_of(SEVERAL).tokens == 2
 
 
 def test_ranks_that_share_a_boundary_are_one_cell(monkeypatch):
-    place = Place(CPU, object())
+    place = RankContext(CPU, object())
     assert list(cells(SHARDED, place, "NVIDIA H200")) == [Cell(place)]
     made = []
-    monkeypatch.setattr(SUBJECT.__class__, "chain", lambda *asked: made.append(asked[1:]))
-    Cell(place).chain(SUBJECT, SHARDED, 500)
+    monkeypatch.setattr(EVIDENCE.__class__, "chain", lambda *asked: made.append(asked[1:]))
+    Cell(place).chain(EVIDENCE, SHARDED, 500)
     assert made == [(SHARDED, CPU, 500)]
 
 
 def test_a_boundarys_ranks_need_a_gpu_each(monkeypatch):
     """Their kernels take one tensor of each kind, so the plan of local ranks isn't the op's."""
-    monkeypatch.setattr(Place, "is_local", True)
+    monkeypatch.setattr(RankContext, "is_local", True)
     candidate = next(entry for entry in SHARDED.candidates if entry.capabilities)
     told = verify_one(
-        DISPATCH, SUBJECT, SHARDED, candidate, "sm_90", Place(CPU), list(SUBJECT.cases(SHARDED)), None
+        DISPATCH, EVIDENCE, SHARDED, candidate, "sm_90", RankContext(CPU), list(EVIDENCE.cases(SHARDED)), None
     )
     assert not told.failure
     assert told.skipped == (
@@ -78,9 +78,9 @@ def test_a_boundarys_ranks_need_a_gpu_each(monkeypatch):
 )
 def test_every_workload_of_the_library_that_is_verified_has_cases(work):
     """`linear_all_reduce` is measured by its own benchmark, which also writes its records."""
-    from kernwright.evidence.families import all_reduce
+    from kernwright.families.all_reduce import evidence as all_reduce
 
-    subject = all_reduce.SUBJECT if work.family == "all_reduce" else SUBJECT
-    listed = list(subject.cases(work))
+    evidence = all_reduce.EVIDENCE if work.family == "all_reduce" else EVIDENCE
+    listed = list(evidence.cases(work))
     assert len({case.name for case in listed}) == len(listed)
     assert 3 <= len(essential(listed)) <= 12

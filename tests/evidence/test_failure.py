@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import torch
 import typer
-from kernwright import cli, cli_evidence
+from kernwright import cli
+from kernwright.commands import evidence as cli_evidence
 from kernwright.evidence.failure import Failure, leave
-from kernwright.evidence.subject import Case
+from kernwright.evidence.family_evidence import Case
 
 FAILURE = Failure(
     workload="fp16-hc3-h96-n1-r20-tp1",

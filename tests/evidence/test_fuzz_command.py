@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from kernwright.emulator import Fuzzed
 from kernwright.evidence import fuzz as fuzzing
-from kernwright.evidence.families.hyper_connection import SUBJECT
 from kernwright.evidence.fuzz import fuzz_workload
 from kernwright.evidence.session import Session
 from kernwright.evidence.verify import NothingToVerify
+from kernwright.families.hyper_connection.evidence import EVIDENCE
+from kernwright.families.hyper_connection.op import Op
 from kernwright.runtime import Build, bind
-from kernwright.runtime.reference.hyper_connection import Op
 from kernwright.specs import find_workspace
 
 LABEL = "fp16-hc3-h96-n1-r20-tp1"
@@ -56,7 +56,7 @@ def fuzz(session, tmp_path_factory):
         dispatch = bind(replace(table, root=root, workloads=(work,)))
         Op(dispatch)
         return fuzz_workload(
-            dispatch, SUBJECT, work, list(candidates), seeds, first, **({"sanitize": False} | options)
+            dispatch, EVIDENCE, work, list(candidates), seeds, first, **({"sanitize": False} | options)
         )
 
     return fuzzed

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from kernwright.evidence.family_evidence import Case
 from kernwright.evidence.gate import NOTHING, POISON, Gate, Mismatch, compare, differing, poison, same
-from kernwright.evidence.subject import Case
 
 CASE = Case("boundary", "normal", 1)
 DTYPES = [torch.float16, torch.bfloat16]

@@ -6,17 +6,10 @@ import math
 
 import numpy as np
 import pytest
-from kernwright.evidence.oracle import (
-    OUTPUTS,
-    Shape,
-    boundary,
-    mismatches,
-    sigmoid,
-    squares,
-    tensors,
-    weights,
-)
-from kernwright.evidence.oracle.hyper_connection import combine, mix, norm
+from kernwright.evidence.oracle import mismatches, sigmoid, squares
+from kernwright.families.hyper_connection.inputs import tensors, weights
+from kernwright.families.hyper_connection.oracle import OUTPUTS, boundary, combine, mix, norm
+from kernwright.families.hyper_connection.oracle_shape import Shape
 
 ODD = {"norm": (1, 4, 2), "down": (3, 8, 4), "up": (1, 2, 5)}
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernwright.evidence.oracle import INPUT_KINDS, Shape, boundary, tensors, weights
 from kernwright.evidence.oracle.philox import philox, stream
+from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
+from kernwright.families.hyper_connection.oracle import boundary
+from kernwright.families.hyper_connection.oracle_shape import Shape
 
 TREES = {"norm": (1, 32, 8), "down": (4, 32, 8), "up": (1, 32, 2)}
 

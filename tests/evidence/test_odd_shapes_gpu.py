@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 from kernwright.evidence.explain import load_dispatch
-from kernwright.evidence.oracle import INPUT_KINDS, Shape, boundary, mismatches, tensors, weights
+from kernwright.evidence.oracle import mismatches
+from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
+from kernwright.families.hyper_connection.oracle import boundary
+from kernwright.families.hyper_connection.oracle_shape import Shape
 from kernwright.generator import plan_generation, write_generation
 from kernwright.runtime.device import current, serves
 from kernwright.specs import find_workspace
 
 pytestmark = pytest.mark.gpu
 
-WORKSPACE = Path(__file__).resolve().parents[1] / "odd"
+WORKSPACE = Path(__file__).resolve().parents[1] / "families" / "hyper_connection" / "odd"
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def test_every_candidate_equals_the_oracle(dispatch, kind, figures):
             }
             for candidate in work.candidates:
                 arch = serves(candidate.builds, device.arch)
-                plan = dispatch.plan_for(work.label, candidate.name, arch, kind, device)
+                plan = dispatch.plan_named(work.label, candidate.name, arch, kind, device)
                 buffers = {
                     buffer.name: torch.full(buffer.shape, 0x7E5A, dtype=torch.int16, device="cuda").view(
                         dtype

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernwright.evidence.oracle import (
-    INPUT_KINDS,
-    Shape,
-    boundary,
-    digest,
-    exp,
-    fma,
-    mismatches,
-    on_host,
-    tensors,
-    weights,
-)
+from kernwright.evidence.oracle import digest, exp, fma, mismatches, on_host
+from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
+from kernwright.families.hyper_connection.oracle import boundary
+from kernwright.families.hyper_connection.oracle_shape import Shape
 
 pytestmark = pytest.mark.gpu
 

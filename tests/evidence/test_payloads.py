@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernwright.evidence.oracle.all_reduce import all_reduce, local_sum
 from kernwright.evidence.oracle.dtypes import storage
-from kernwright.evidence.oracle.payloads import FORMATS, VALUE_KINDS, payloads
+from kernwright.families.all_reduce.oracle import all_reduce, local_sum
+from kernwright.families.all_reduce.payloads import FORMATS, VALUE_KINDS, payloads
 
 DTYPES = ("float16", "bfloat16", "float32")
 

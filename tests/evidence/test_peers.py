@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from kernwright.evidence.families import _hyper_connection_peers as peers
 from kernwright.evidence.graphs import Graph
+from kernwright.families.hyper_connection import baselines as peers
 
 
 def test_a_graph_keeps_what_its_replays_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def mini(tmp_path):
     from kernwright.generator import plan_generation, write_generation
 
     root = tmp_path / "ranks"
-    shutil.copytree(TESTS / "all_reduce" / "miniature", root / "specs")
+    shutil.copytree(TESTS / "families" / "all_reduce" / "miniature", root / "specs")
     (root / "kernwright.toml").write_text("", encoding="utf-8")
     write_generation(plan_generation(find_workspace(root)))
     return root

@@ -7,9 +7,10 @@ through the driver's compiler), eager and inside a captured graph whose inputs c
 from __future__ import annotations
 
 import pytest
-from kernwright.evidence.chain import layers
-from kernwright.evidence.oracle import Shape, mismatches
-from kernwright.evidence.oracle.hyper_connection import boundary
+from kernwright.evidence.oracle import mismatches
+from kernwright.families.hyper_connection.layers import layers
+from kernwright.families.hyper_connection.oracle import boundary
+from kernwright.families.hyper_connection.oracle_shape import Shape
 from kernwright.generated.dispatch import DISPATCH, hyper_connection
 from kernwright.runtime.device import current, serves
 
@@ -78,7 +79,7 @@ def test_chain_equals_the_oracle(cupy, device, work, figures):
     shape = shape_of(work)
     dtype = getattr(torch, shape.dtype)
     plans = {
-        (candidate.name, arch): DISPATCH.plan_for(work.label, candidate.name, arch, "boundary", device)
+        (candidate.name, arch): DISPATCH.plan_named(work.label, candidate.name, arch, "boundary", device)
         for candidate in replicated(work)
         for arch in archs(candidate, device)
     }
@@ -116,7 +117,7 @@ def test_chain_equals_the_oracle(cupy, device, work, figures):
 def test_other_kinds_and_the_other_shape(cupy, device, work, kind):
     """Through the public op under policy `control`, and every candidate by name."""
     import torch
-    from kernwright.evidence.oracle import INPUT_KINDS, tensors, weights
+    from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
 
     shape = shape_of(work)
     dtype = getattr(torch, shape.dtype)
@@ -126,7 +127,7 @@ def test_other_kinds_and_the_other_shape(cupy, device, work, kind):
         given = {name: as_torch(value, shape.dtype) for name, value in bits.items()}
         for candidate in replicated(work):
             for arch in archs(candidate, device):
-                plan = DISPATCH.plan_for(work.label, candidate.name, arch, kind, device)
+                plan = DISPATCH.plan_named(work.label, candidate.name, arch, kind, device)
                 buffers = {
                     buffer.name: torch.full(buffer.shape, POISON, dtype=torch.int16, device="cuda").view(
                         dtype

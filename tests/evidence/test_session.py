@@ -7,12 +7,12 @@ import shutil
 
 import pytest
 import torch
-from kernwright.evidence.commands import BenchRequest, UnknownPlace, run_bench, run_fuzz, run_verify
+from kernwright.evidence.commands import BenchRequest, UnknownRankContext, run_bench, run_fuzz, run_verify
 from kernwright.evidence.explain import QuestionError
-from kernwright.evidence.families.hyper_connection import SUBJECT
+from kernwright.evidence.family_evidence import NoEvidence, evidence_of
 from kernwright.evidence.session import Drifted, NoGpu, Session, gpu
-from kernwright.evidence.subject import NoSubject, subject_of
 from kernwright.evidence.verify import NothingToVerify
+from kernwright.families.hyper_connection.evidence import EVIDENCE
 from kernwright.specs import ShortFormError, find_workspace
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -67,7 +67,7 @@ def test_identities_and_family_of_a_workload(odd_root):
     assert not others & set(identities.values())
     family = session.family(workload)
     assert family.name == "hyper_connection"
-    assert subject_of(family) is SUBJECT
+    assert evidence_of(family) is EVIDENCE
 
 
 def test_a_spec_that_changed_since_is_refused(root):
@@ -118,7 +118,9 @@ def test_without_a_gpu_the_emulator_is_offered(odd_root):
 
 
 def test_kernels_run_nowhere_else(odd_root):
-    with pytest.raises(UnknownPlace, match=r'^kernels run on "emulator" or "cuda"; "gpu" was asked for$'):
+    with pytest.raises(
+        UnknownRankContext, match=r'^kernels run on "emulator" or "cuda"; "gpu" was asked for$'
+    ):
         run_verify(find_workspace(odd_root), "gpu", [], [], [], [], quiet=True)
 
 
@@ -137,6 +139,6 @@ def test_a_family_without_evidence_is_said(odd_root):
         session.family(session.workloads([])[0]), name="mine", evidence_module="kernwright.nowhere"
     )
     with pytest.raises(
-        NoSubject, match=r"^family mine has no module kernwright\.nowhere, so there are no inputs"
+        NoEvidence, match=r"^family mine has no module kernwright\.nowhere, so there are no inputs"
     ):
-        subject_of(family)
+        evidence_of(family)

@@ -25,7 +25,7 @@ class Watch:
 
 
 class Stopwatch:
-    """A sample a call: times of a contestant in turn, the last one for ever."""
+    """A sample a call: times of an entry in turn, the last one for ever."""
 
     def __init__(self, **times):
         self.times = {name: list(values) for name, values in times.items()}

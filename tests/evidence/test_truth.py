@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kernwright.evidence.oracle import Shape, boundary, tensors, truth, weights
+from kernwright.families.hyper_connection import truth
+from kernwright.families.hyper_connection.inputs import tensors, weights
+from kernwright.families.hyper_connection.oracle import boundary
+from kernwright.families.hyper_connection.oracle_shape import Shape
 
 TREES = {"norm": (1, 32, 8), "down": (4, 32, 8), "up": (1, 32, 2)}
 

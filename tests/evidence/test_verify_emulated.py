@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernwright.evidence.families.hyper_connection import SUBJECT
+from kernwright.evidence.family_evidence import Case
 from kernwright.evidence.session import Session
-from kernwright.evidence.subject import Case
 from kernwright.evidence.verify import NothingToVerify, Wanted
 from kernwright.evidence.verify_emulated import essential, judges_digest, verify_emulated
+from kernwright.families.hyper_connection.evidence import EVIDENCE
+from kernwright.families.hyper_connection.op import Op
 from kernwright.runtime import Build, bind
-from kernwright.runtime.reference.hyper_connection import Op
 from kernwright.specs import find_workspace
 
 LABEL = "fp16-hc3-h96-n1-r20-tp1"
@@ -76,7 +76,7 @@ def session(odd_root):
 def verify(session, tmp_path):
     """Verify with one text replaced in the candidate, in a table and folder of its own."""
 
-    def verified(old="", new="", subject=SUBJECT, wanted=WANTED):
+    def verified(old="", new="", evidence=EVIDENCE, wanted=WANTED):
         table = session.dispatch.table
         work = next(entry for entry in table.workloads if entry.label == LABEL)
         candidate = next(entry for entry in work.candidates if entry.name == "striding")
@@ -92,7 +92,7 @@ def verify(session, tmp_path):
         work = replace(work, candidates=(changed,))
         dispatch = bind(replace(table, root=root, workloads=(work,)))
         Op(dispatch)
-        (result,) = verify_emulated(dispatch, subject, work, wanted, tmp_path / "failures")
+        (result,) = verify_emulated(dispatch, evidence, work, wanted, tmp_path / "failures")
         return result
 
     return verified
@@ -140,7 +140,7 @@ def test_a_mutant_fails_and_leaves_what_it_takes_to_look_again(verify, tmp_path,
     assert told["command"] == (
         f"kernwright verify {LABEL} --on emulator --candidate striding --arch sm_70 --case {NORMAL}"
     )
-    given = SUBJECT.tensors(_workload(verify), Case("boundary", "normal", 1), _cpu())
+    given = EVIDENCE.tensors(_workload(verify), Case("boundary", "normal", 1), _cpu())
     with np.load(result.artefact / "inputs.npz") as words:
         assert set(words) == set(given)
         assert all(np.array_equal(words[name].view("uint16"), _bits(given[name])) for name in words)
@@ -168,21 +168,21 @@ def test_a_changed_source_other_cases_or_another_subject_are_not(verify, tmp_pat
     assert not verify("// ---- workload ----", "// ---- the workload ----").cached
     assert not verify(wanted=Wanted(["striding"], (), ["boundary:tiny:1"])).cached
     (tmp_path / "own").mkdir()
-    assert not verify(subject=subject_at(tmp_path / "own" / "evidence.py")).cached
+    assert not verify(evidence=subject_at(tmp_path / "own" / "evidence.py")).cached
     assert verify().cached
 
 
 def test_a_judge_that_changed_decides_again(verify, tmp_path):
     path = tmp_path / "own" / "evidence.py"
     path.parent.mkdir()
-    subject = subject_at(path)
-    assert [verify(subject=subject).cached for _ in range(2)] == [False, True]
+    evidence = subject_at(path)
+    assert [verify(evidence=evidence).cached for _ in range(2)] == [False, True]
     path.write_text(path.read_text() + "# another opinion\n")
     judges_digest.cache_clear()
-    assert not verify(subject=subject).cached
+    assert not verify(evidence=evidence).cached
     (path.parent / "oracle.py").write_text("")
     judges_digest.cache_clear()
-    assert not verify(subject=subject).cached
+    assert not verify(evidence=evidence).cached
 
 
 def test_a_damaged_memory_is_ignored_and_mended(verify, memory):
@@ -235,18 +235,18 @@ def test_what_is_not_there_is_said(verify, wanted, sentence):
 
 
 def subject_at(path: Path):
-    """A user's own subject, in a module of its own."""
+    """A user's own evidence, in a module of its own."""
     if not path.exists():
         path.write_text(
-            "from kernwright.evidence.families.hyper_connection import HyperConnection\n"
+            "from kernwright.families.hyper_connection.evidence import HyperConnection\n"
             "class Mine(HyperConnection):\n"
             "    def expected(self, workload, case, bits): return super().expected(workload, case, bits)\n"
-            "SUBJECT = Mine()\n"
+            "EVIDENCE = Mine()\n"
         )
     spec = importlib.util.spec_from_file_location("my_evidence", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.SUBJECT
+    return module.EVIDENCE
 
 
 def _workload(verify):

@@ -15,18 +15,18 @@ from kernwright.emulator import candidate_program
 from kernwright.emulator.module import EmulatedCommunicator
 from kernwright.evidence.commands import run_fuzz, run_verify
 from kernwright.evidence.emulated import emulated
-from kernwright.evidence.families.all_reduce import SUBJECT
+from kernwright.evidence.family_evidence import Case, serves
 from kernwright.evidence.fuzz import fuzz_workload
-from kernwright.evidence.places import Place, absence
+from kernwright.evidence.rank_context import RankContext, absence
 from kernwright.evidence.ranks import Job
 from kernwright.evidence.session import NotHere, Session
-from kernwright.evidence.subject import Case, serves
 from kernwright.evidence.verify import Wanted, verify_one
 from kernwright.evidence.verify_emulated import verify_emulated
+from kernwright.families.all_reduce.evidence import EVIDENCE
+from kernwright.families.all_reduce.op import Op
 from kernwright.runtime import Build, bind
 from kernwright.runtime.errors import LoadError
 from kernwright.runtime.plan import Plan
-from kernwright.runtime.reference.all_reduce import Op
 from kernwright.specs import find_workspace
 
 CPU = torch.device("cpu")
@@ -73,7 +73,7 @@ def mutated(session, work, name, edits, root):
 @pytest.mark.parametrize(("dtype", "ranks"), [("float32", 2), ("float16", 8)])
 def test_every_candidate_passes_and_is_remembered(session, tmp_path, dtype, ranks):
     work = work_of(session, dtype, ranks)
-    results = verify_emulated(session.dispatch, SUBJECT, work, Wanted(), tmp_path)
+    results = verify_emulated(session.dispatch, EVIDENCE, work, Wanted(), tmp_path)
     assert [(result.candidate, result.failure) for result in results] == [
         (name, "") for name in ("tagged", "narrow", "one", "two", "two_narrow")
     ]
@@ -81,7 +81,7 @@ def test_every_candidate_passes_and_is_remembered(session, tmp_path, dtype, rank
         assert result.passed
         assert (result.gate.cases, result.against, result.on) == (3, "array oracle", "emulator")
         assert result.gate.values > 3 * ranks
-    again = verify_emulated(session.dispatch, SUBJECT, work, Wanted(), tmp_path)
+    again = verify_emulated(session.dispatch, EVIDENCE, work, Wanted(), tmp_path)
     assert [(entry.cached, entry.gate) for entry in again] == [(True, entry.gate) for entry in results]
 
 
@@ -90,8 +90,8 @@ def test_every_candidate_passes_and_is_remembered(session, tmp_path, dtype, rank
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_all_cases(session, tmp_path, dtype, ranks):
     work = work_of(session, dtype, ranks)
-    names = tuple(case.name for case in SUBJECT.cases(work))
-    results = verify_emulated(session.dispatch, SUBJECT, work, Wanted(cases=names), tmp_path)
+    names = tuple(case.name for case in EVIDENCE.cases(work))
+    results = verify_emulated(session.dispatch, EVIDENCE, work, Wanted(cases=names), tmp_path)
     assert [result.failure for result in results] == [""] * 5
 
 
@@ -99,7 +99,7 @@ def test_each_rank_has_its_own_tensors_and_all_a_channel_with_the_case_in_it(ses
     work = work_of(session, "bfloat16", 4)
     candidate = work.candidates[0]
     case = Case("symmetric", "wrap", 3, 400)
-    run = emulated(session.dispatch, SUBJECT, work, candidate, "sm_70", case)
+    run = emulated(session.dispatch, EVIDENCE, work, candidate, "sm_70", case)
     assert [launch.rank for launch in run.program.launches] == [0, 1, 2, 3]
     assert {launch.grid for launch in run.program.launches} == {(3, 1, 1)}
     channels = run.program.buffers["channels"]
@@ -148,10 +148,10 @@ def test_mutants_fail_with_a_sentence_and_an_artefact(session, tmp_path, mutant)
     name, edits, sentence = MUTANTS[mutant]
     dispatch, work = mutated(session, work_of(session, "bfloat16", 4), name, edits, tmp_path)
     case = max(
-        (c for c in SUBJECT.cases(work) if c.kind == "staged" and serves(work, work.control, c)),
+        (c for c in EVIDENCE.cases(work) if c.kind == "staged" and serves(work, work.control, c)),
         key=lambda case: (case.inputs == "mixed", case.at % 4, case.at),
     )
-    (result,) = verify_emulated(dispatch, SUBJECT, work, Wanted(cases=[case.name]), tmp_path / "failures")
+    (result,) = verify_emulated(dispatch, EVIDENCE, work, Wanted(cases=[case.name]), tmp_path / "failures")
     assert not result.passed
     assert re.search(sentence, result.problem), result.problem
     told = json.loads((result.artefact / "failure.json").read_text())
@@ -161,21 +161,21 @@ def test_mutants_fail_with_a_sentence_and_an_artefact(session, tmp_path, mutant)
 
 def test_fuzzing_finds_a_barrier_that_is_gone(session, tmp_path):
     work = work_of(session, "float32", 2)
-    right = fuzz_workload(session.dispatch, SUBJECT, work, ["one"], 4, 1, sanitize=False)
+    right = fuzz_workload(session.dispatch, EVIDENCE, work, ["one"], 4, 1, sanitize=False)
     assert [(result.kind, result.problems) for result in right] == [
         ("staged", ()),
         ("sum2", ()),
         ("symmetric", ()),
     ]
     dispatch, work = mutated(session, work, "one", {"meet(channels, call, START)": "true"}, tmp_path)
-    found = fuzz_workload(dispatch, SUBJECT, work, ["one"], 12, 1, sanitize=False)
+    found = fuzz_workload(dispatch, EVIDENCE, work, ["one"], 12, 1, sanitize=False)
     assert [bool(result.problems) for result in found][:2] == [True, True]
 
 
 def test_a_candidate_that_no_payload_takes_is_skipped_with_the_reason(session, tmp_path):
     work = work_of(session, "float16", 2)
     work = replace(work, parts=tuple(part for part in work.parts if part.route != "two_stage"))
-    results = verify_emulated(session.dispatch, SUBJECT, work, Wanted(["one", "two"]), tmp_path)
+    results = verify_emulated(session.dispatch, EVIDENCE, work, Wanted(["one", "two"]), tmp_path)
     assert [result.passed for result in results] == [True, False]
     assert (results[1].candidate, results[1].failure) == ("two", "")
     assert results[1].skipped == (
@@ -228,8 +228,8 @@ def local(session, monkeypatch):
         ranks = work.fields["world_size"]
         comm = comm or EmulatedCommunicator(dispatch.table, ranks, specs=[work.spec])
         candidate = next(entry for entry in work.candidates if entry.name == name)
-        place = Place(CPU, comm)
-        return verify_one(dispatch, SUBJECT, work, candidate, "sm_90", place, cases, failures), comm
+        place = RankContext(CPU, comm)
+        return verify_one(dispatch, EVIDENCE, work, candidate, "sm_90", place, cases, failures), comm
 
     return verified
 
@@ -239,10 +239,10 @@ def local(session, monkeypatch):
 )
 def test_local_ranks_eagerly_and_replayed(session, local, dtype, ranks, name):
     work = work_of(session, dtype, ranks)
-    (result, comm) = local(work, name, list(SUBJECT.cases(work)))
+    (result, comm) = local(work, name, list(EVIDENCE.cases(work)))
     assert (result.failure, result.against) == ("", "array oracle")
     own = [
-        c for c in SUBJECT.cases(work) if any(x.name == name and serves(work, x, c) for x in work.candidates)
+        c for c in EVIDENCE.cases(work) if any(x.name == name and serves(work, x, c) for x in work.candidates)
     ]
     assert result.gate.cases == len(own) > 30
     item = 4 if dtype == "float32" else 2
@@ -298,7 +298,7 @@ def test_local_ranks_that_do_not_fit_are_skipped_with_the_reason(session, local,
     work = work_of(session, "bfloat16", 2)
     comm = EmulatedCommunicator(session.dispatch.table, 2, specs=["mini"])
     monkeypatch.setattr(comm, "load", full)
-    (result, _) = local(work, "tagged", list(SUBJECT.cases(work)), comm=comm)
+    (result, _) = local(work, "tagged", list(EVIDENCE.cases(work)), comm=comm)
     assert (result.passed, result.failure) == (False, "")
     assert result.skipped.startswith(
         f"tagged of {work.label} can't run as local ranks: the CTAs of kernel x wait"
@@ -328,18 +328,18 @@ def test_the_commands_take_ranks(mini_root):
 
 def test_a_family_without_evidence_is_skipped_and_alone_nothing_is_left(mini_root, monkeypatch):
     from kernwright.evidence import commands
-    from kernwright.evidence.subject import NoSubject
+    from kernwright.evidence.family_evidence import NoEvidence
 
-    real = commands.subject_of
+    real = commands.evidence_of
     seen = []
 
     def first_has_none(family):
         seen.append(family)
         if len(seen) == 1:
-            raise NoSubject("family all_reduce has no module")
+            raise NoEvidence("family all_reduce has no module")
         return real(family)
 
-    monkeypatch.setattr(commands, "subject_of", first_has_none)
+    monkeypatch.setattr(commands, "evidence_of", first_has_none)
     workspace = find_workspace(mini_root)
     both = run_verify(workspace, "emulator", ["fp16-w56-tp2", "bf16-w56-tp2"], ["one"], [], [], quiet=True)
     assert [(result.skipped, result.passed) for result in both] == [

@@ -162,9 +162,9 @@ def test_the_librarys_module_is_short_readable_python() -> None:
     assert code == [
         "from pathlib import Path",
         "from ..runtime import Build, Candidate, DeviceKind, Kernel, Part, Record, Table, Workload, bind",
-        "from ..runtime.reference import all_reduce as _all_reduce",
-        "from ..runtime.reference import hyper_connection as _hyper_connection",
-        "from ..runtime.reference import linear_all_reduce as _linear_all_reduce",
+        "from ..families.all_reduce import op as _all_reduce",
+        "from ..families.hyper_connection import op as _hyper_connection",
+        "from ..families.linear_all_reduce import op as _linear_all_reduce",
     ]
     assert text.endswith(
         "__all__ = ['acquire_outputs', 'all_reduce', 'all_reduce_sum2', 'all_reduce_symmetric', 'communicator', "

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
+from kernwright.families.hyper_connection.lowering import lower
+from kernwright.families.hyper_connection.lowerings.limits import STATIC_SHARED_LIMIT
+from kernwright.families.hyper_connection.spec import HyperConnectionSpec
 from kernwright.generator import KernelLaunch, NotGenerated, ScheduleError, TreeShape
 from kernwright.generator.environment import TEMPLATES, make_environment
-from kernwright.generator.families._hyper_connection_limits import STATIC_SHARED_LIMIT
-from kernwright.generator.families.hyper_connection import lower
 from kernwright.generator.sources import GeneratedCandidate, generate_workloads
 from kernwright.specs import SpecFile, Tree, families, find_workspace
-from kernwright.specs.families.hyper_connection import HyperConnectionSpec
 from pydantic import ValidationError
 
 WORKSPACE = find_workspace(TEMPLATES)

@@ -156,8 +156,8 @@ def workspace(tmp_path: Path) -> Path:
         tmp_path / "team" / "__init__.py": "",
         package / "__init__.py": "",
         package / "spec.py": SPEC,
-        package / "schedule.py": SCHEDULE,
-        package / "reference.py": REFERENCE,
+        package / "lowering.py": SCHEDULE,
+        package / "op.py": REFERENCE,
         package / "templates" / "flat.cu.j2": TEMPLATE,
         tmp_path / "specs" / "tiny.toml": TINY.replace("1000", "992"),
     }
@@ -225,12 +225,12 @@ def test_a_family_that_is_not_there_is_a_sentence(workspace: Path) -> None:
 
 def test_a_family_without_an_op_is_not_generated(workspace: Path) -> None:
     """Its dispatch module could not be imported."""
-    (workspace / "team" / "scale" / "reference.py").unlink()
+    (workspace / "team" / "scale" / "op.py").unlink()
     assert run(workspace, "-m", "kernwright", "validate").returncode == 0
     found = run(workspace, "-m", "kernwright", "generate")
     assert (found.returncode, found.stdout) == (3, "")
     assert found.stderr == (
-        "family scale has no op to dispatch to (no module team.scale.reference); its spec files can be validated, "
+        "family scale has no op to dispatch to (no module team.scale.op); its spec files can be validated, "
         "not generated: take them out of this workspace, or write that module\n"
     )
     assert not (workspace / "generated").exists()

@@ -44,7 +44,7 @@ class Ranks:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Path:
-    shutil.copytree(Path(__file__).parents[1] / "all_reduce" / "miniature", tmp_path / "specs")
+    shutil.copytree(Path(__file__).parents[1] / "families" / "all_reduce" / "miniature", tmp_path / "specs")
     (tmp_path / "kernwright.toml").write_text("", encoding="utf-8")
     return tmp_path
 

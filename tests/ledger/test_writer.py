@@ -56,20 +56,20 @@ def test_writing_over_a_record_is_refused(tmp_path: Path, record: Any, timing: A
 
 
 def test_of_many_writers_at_once_one_wins(tmp_path: Path, record: Any, timing: Any) -> None:
-    rivals = [record(timing=timing(0.5 + number / 100)) for number in range(16)]
+    baselines = [record(timing=timing(0.5 + number / 100)) for number in range(16)]
 
-    def attempt(rival: Any) -> bool:
+    def attempt(baseline: Any) -> bool:
         try:
-            write_record(tmp_path, rival)
+            write_record(tmp_path, baseline)
         except LedgerRefused:
             return False
         return True
 
     with ThreadPoolExecutor(8) as pool:
-        won = list(pool.map(attempt, rivals))
+        won = list(pool.map(attempt, baselines))
     assert won.count(True) == 1
     (file,) = read_records(tmp_path)
-    assert file.record == rivals[won.index(True)]
+    assert file.record == baselines[won.index(True)]
 
 
 @pytest.mark.parametrize("step", ["fsync", "link"])

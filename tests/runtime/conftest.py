@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from kernwright.families.hyper_connection.op import Op
 from kernwright.runtime import (
     Build,
     Candidate,
@@ -27,7 +28,6 @@ from kernwright.runtime import (
     policy,
     ranges,
 )
-from kernwright.runtime.reference.hyper_connection import Op
 from kernwright.runtime.table import FORMAT, Contract, FieldValue
 
 ARCHS = ("sm_70", "sm_75", "sm_80", "sm_90")

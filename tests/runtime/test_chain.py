@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernwright.runtime.reference.hyper_connection_chain import Weights
+from kernwright.families.hyper_connection.chain import Weights
 
 
 def weights(make: ModuleType, seed: int, kind: str = "boundary") -> Weights:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from kernwright.families.hyper_connection import op as hyper_connection
 from kernwright.runtime import (
     Device,
     Dispatch,
@@ -19,7 +20,6 @@ from kernwright.runtime import (
     dispatch,
     plan,
 )
-from kernwright.runtime.reference import hyper_connection
 
 GPU = Device("sm_90", 132, "NVIDIA H200", 0)
 
@@ -323,7 +323,7 @@ def test_a_plan_by_name(make: ModuleType, gpu: list[Any], monkeypatch: pytest.Mo
     monkeypatch.setattr(dispatch, "load", load)
     work = make.workload(make.candidate("control"), make.candidate("fast"))
     bound = make.dispatch_of(work)
-    found = bound.plan_for("small", "fast", "sm_70", "final", GPU)
+    found = bound.plan_named("small", "fast", "sm_70", "final", GPU)
     assert asked == [("fast.sm_70.cu", "sm_70", GPU)]
     assert (found.candidate.name, found.arch, found.kind) == ("fast", "sm_70", "final")
     assert [buffer.name for buffer in found.signature.outputs] == ["block_input"]
@@ -334,10 +334,10 @@ def test_a_plan_by_name(make: ModuleType, gpu: list[Any], monkeypatch: pytest.Mo
         ((work.label, "fast", "sm_70", "middle"), "fast has no kind 'middle'; it has boundary"),
     ]:
         with pytest.raises(ValueError, match=message):
-            bound.plan_for(*arguments, GPU)
+            bound.plan_named(*arguments, GPU)
     half = make.workload(make.candidate("control"), dtype="bfloat16")
     with pytest.raises(ValueError, match="several workloads are called 'small'; name one of fp16-"):
-        make.dispatch_of(work, half).plan_for("small", "control", "sm_70", "final", GPU)
+        make.dispatch_of(work, half).plan_named("small", "control", "sm_70", "final", GPU)
 
 
 def test_warm_up_loads_what_would_be_dispatched(

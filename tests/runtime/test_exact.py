@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernwright.runtime.reference import exact
+from kernwright.runtime import exact
 
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 

@@ -88,8 +88,8 @@ def test_a_graph_replays_with_changing_inputs(dispatch: Any) -> None:
 
 
 def test_capture_without_warm_up_names_it(dispatch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernwright.families.hyper_connection.op import Op
     from kernwright.runtime import bind, loader
-    from kernwright.runtime.reference.hyper_connection import Op
 
     monkeypatch.setattr(loader, "_modules", {})
     cold = Op(bind(dispatch.TABLE))
@@ -107,5 +107,5 @@ def test_every_build_that_this_device_can_run_has_the_same_bits(dispatch: Any, h
         for arch in candidate.builds:
             if candidate.contract != "exact" or int(arch[3:].rstrip("a")) > int(str(here.arch)[3:]):
                 continue
-            plan = dispatch.DISPATCH.plan_for(work.label, candidate.name, arch, "boundary", here)
+            plan = dispatch.DISPATCH.plan_named(work.label, candidate.name, arch, "boundary", here)
             assert same_bits(plan(inputs), expected), (candidate.name, arch)

@@ -214,7 +214,7 @@ class Call:
         monkeypatch.setattr(direct, "capture_query", lambda: lambda: self.capturing)
         monkeypatch.setattr(direct, "allocator", lambda _: None)
         module = launch.CudaModule(SimpleNamespace(get_function=lambda _: SimpleNamespace(ptr=0xF00)), 132)
-        self.sequence = launch.Sequenced(module, [Kernel("k", ONE, THREADS, ("x",))] * kernels, ("x",))
+        self.sequence = launch.LaunchSequence(module, [Kernel("k", ONE, THREADS, ("x",))] * kernels, ("x",))
         fixed: dict[str, Any] = {
             "index": 0,
             "current": None,

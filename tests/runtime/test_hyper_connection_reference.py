@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernwright.evidence.oracle import hyper_connection as oracle
-from kernwright.evidence.oracle import inputs as oracle_inputs
 from kernwright.evidence.oracle.dtypes import mismatches
-from kernwright.evidence.oracle.shape import Shape as OracleShape
-from kernwright.runtime.reference import hyper_connection_torch
-from kernwright.runtime.reference.hyper_connection_shape import INPUTS, OUTPUTS, Shape
+from kernwright.families.hyper_connection import inputs as oracle_inputs
+from kernwright.families.hyper_connection import oracle as oracle
+from kernwright.families.hyper_connection import reference as hyper_connection_torch
+from kernwright.families.hyper_connection.oracle_shape import Shape as OracleShape
+from kernwright.families.hyper_connection.shape import INPUTS, OUTPUTS, Shape
 
 KINDS = ("boundary", "first", "combine", "final")
 

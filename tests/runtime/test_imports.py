@@ -9,7 +9,7 @@ OURS = ("kernwright.specs", "kernwright.compiler")
 
 def test_importing_the_runtime_and_its_ops_loads_nothing_heavy() -> None:
     code = (
-        "import sys, kernwright.runtime, kernwright.runtime.reference.hyper_connection\n"
+        "import sys, kernwright.runtime, kernwright.families.hyper_connection.op\n"
         f"print([name for name in {HEAVY + OURS} if name in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -20,7 +20,7 @@ def test_explaining_a_shape_loads_nothing_heavy() -> None:
     code = (
         "import sys, pathlib\n"
         "from kernwright.runtime import FORMAT, Build, Candidate, Kernel, Table, Workload, bind\n"
-        "from kernwright.runtime.reference.hyper_connection import Op\n"
+        "from kernwright.families.hyper_connection.op import Op\n"
         "control = Candidate('control', 'replicated', 'exact', {'sm_70': Build('a.cu', '0' * 64)}, {},\n"
         "                    {'boundary': ()})\n"
         "fields = dict(dtype='float16', branches=4, hidden=64, low_rank=32, tokens=(1, 1), world_size=1,\n"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from kernwright.runtime import Kernel, LoadError, extended_launch
-from kernwright.runtime.launch import CudaModule, Sequenced
+from kernwright.runtime.launch import CudaModule, LaunchSequence
 
 ONE, THREADS = (1, 1, 1), (128, 1, 1)
 
@@ -41,7 +41,7 @@ def test_values_and_constants_reach_every_kernel_that_takes_them() -> None:
         Kernel("first", ONE, THREADS, ("x", "channels", "rank")),
         Kernel("second", ONE, THREADS, ("rank", "y", "x")),
     ]
-    sequence = Sequenced(
+    sequence = LaunchSequence(
         module, kernels, ("x", "y"), {"channels": channels, "rank": (3).to_bytes(4, "little")}
     )
     sequence((0x1234567890AB, 2**64 - 1), 7)
@@ -65,7 +65,7 @@ def test_threads_never_see_each_others_arguments() -> None:
 
             return launch
 
-    sequence = Sequenced(Slow(), [Kernel("k", ONE, THREADS, ("a", "b"))] * 3, ("a", "b"))
+    sequence = LaunchSequence(Slow(), [Kernel("k", ONE, THREADS, ("a", "b"))] * 3, ("a", "b"))
 
     def call(number: int) -> None:
         barrier.wait()
@@ -162,7 +162,7 @@ def test_a_thread_without_a_context_gets_one(driver: Driver, monkeypatch: pytest
             return launch
 
     kernels = [Kernel(name, ONE, THREADS, ("x",)) for name in ("a", "b")]
-    Sequenced(Unbound(), kernels, ("x",))((1,), 0)
+    LaunchSequence(Unbound(), kernels, ("x",))((1,), 0)
     assert (bound, launches) == ([3], ["a", "b"])
 
 
@@ -183,7 +183,7 @@ def test_a_thread_without_a_context_gets_one_for_looking_up_kernels_too(
                 raise LoadError("kernel k can't be had: CUDA_ERROR_INVALID_CONTEXT: invalid device context")
             return module.launcher(kernel)
 
-    Sequenced(Unbound(), [Kernel("k", ONE, THREADS, ("x",))], ("x",))((9,), 0)
+    LaunchSequence(Unbound(), [Kernel("k", ONE, THREADS, ("x",))], ("x",))((9,), 0)
     assert bound == [1]
     assert module.seen == [("k", 0, [(9).to_bytes(8, "little")])]
 
@@ -197,7 +197,7 @@ def test_other_errors_of_the_driver_reach_the_caller() -> None:
             return launch
 
     with pytest.raises(RuntimeError, match="OUT_OF_RESOURCES"):
-        Sequenced(Failing(), [Kernel("k", ONE, THREADS, ("x",))], ("x",))((1,), 0)
+        LaunchSequence(Failing(), [Kernel("k", ONE, THREADS, ("x",))], ("x",))((1,), 0)
 
 
 def test_a_programmatic_launch_says_so_to_the_driver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

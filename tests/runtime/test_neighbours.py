@@ -8,8 +8,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from kernwright.runtime import neighbours
-from kernwright.runtime.neighbours import Footprint, Multiprocessor, address_of, fits, share_sm
+from kernwright.families.hyper_connection import neighbours
+from kernwright.families.hyper_connection.neighbours import (
+    Footprint,
+    Multiprocessor,
+    address_of,
+    fits,
+    share_sm,
+)
 
 H200 = Multiprocessor(
     count=132, shared_bytes=228 * 1024, reserved_bytes=1024, registers=65536, threads=2048, ctas=32

@@ -239,13 +239,13 @@ def test_state_is_zeroed_once_for_each_stream(
     )
     made: list[Any] = []
 
-    def persistent(nbytes: int, device: str) -> torch.Tensor:
+    def unpooled(nbytes: int, device: str) -> torch.Tensor:
         assert device == "cuda:0"
         made.append(torch.zeros(nbytes, dtype=torch.uint8))
         return made[-1]
 
-    monkeypatch.setattr(state, "persistent", persistent)
-    monkeypatch.setattr(state, "_spares", {})
+    monkeypatch.setattr(state, "unpooled", unpooled)
+    monkeypatch.setattr(state, "_preallocated", {})
     now = [0]
     monkeypatch.setattr(plan, "current_stream", lambda _: now[0])
     monkeypatch.setattr(plan, "stream_query", lambda: lambda _: now[0])

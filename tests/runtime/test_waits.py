@@ -50,12 +50,12 @@ def test_a_call_looks_at_most_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
     state = state_with([0] * 8)
     record = WaitRecord(state, 32, "control")
     state.copy_(state_with(FAILED))
-    record.look_sometimes()
+    record.poll()
     now[0] += waits.LOOK_SECONDS / 2
-    record.look_sometimes()
+    record.poll()
     now[0] += waits.LOOK_SECONDS
     with pytest.raises(CtasApart):
-        record.look_sometimes()
+        record.poll()
 
 
 def test_a_plan_looks_checks_and_resets(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,8 +69,8 @@ def test_a_plan_looks_checks_and_resets(make: ModuleType, monkeypatch: pytest.Mo
 
     for name, value in (("stream_query", lambda: lambda _: 7), ("device_query", lambda: None)):
         monkeypatch.setattr(plan, name, value)
-    monkeypatch.setattr(kept, "persistent", on_cpu)
-    monkeypatch.setattr(kept, "_spares", {})
+    monkeypatch.setattr(kept, "unpooled", on_cpu)
+    monkeypatch.setattr(kept, "_preallocated", {})
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     monkeypatch.setattr(waits, "LOOK_SECONDS", -1.0)
     found = make.candidate("control")

@@ -16,8 +16,8 @@ from typing import Any
 import kernwright
 import pytest
 import torch
+from kernwright.families.hyper_connection import op as hyper_connection
 from kernwright.runtime import Device, Dispatch, dispatch, plan
-from kernwright.runtime.reference import hyper_connection
 from kernwright.runtime.table import Kernel
 
 BUILDERS = Path(__file__).parents[1] / "runtime" / "conftest.py"

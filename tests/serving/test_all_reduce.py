@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 from kernwright.emulator.module import EmulatedCommunicator
+from kernwright.families.all_reduce.reference import in_rank_order
 from kernwright.generator import plan_generation, write_generation
-from kernwright.runtime.reference.all_reduce_torch import in_rank_order
 from kernwright.specs import find_workspace
 
-MINIATURE = Path(__file__).parents[1] / "all_reduce" / "miniature"
+MINIATURE = Path(__file__).parents[1] / "families" / "all_reduce" / "miniature"
 
 
 @pytest.fixture(scope="module")

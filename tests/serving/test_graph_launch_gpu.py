@@ -31,7 +31,7 @@ def tensors(seed: int) -> list[torch.Tensor]:
     return [*activations, *weights]
 
 
-def plan_of(kind: str, given: Sequence[Any]) -> Any:
+def load_plan(kind: str, given: Sequence[Any]) -> Any:
     """The control's plan, whose kernels wait for nobody, after one call."""
     plan = op.plan(*given, kind=kind, policy="control")
     plan(*given)
@@ -60,7 +60,7 @@ def of_kind(kind: str, seed: int) -> list[Any]:
 def test_calls_behind_a_busy_gpu_keep_their_arguments(kind: str, order: str) -> None:
     """All of them are queued before the first one runs; each has the tensors that it was given."""
     many = [of_kind(kind, seed) for seed in range(CALLS)]
-    plan = plan_of(kind, many[0])
+    plan = load_plan(kind, many[0])
     expected = []
     for given in many:
         expected.append([None if tensor is None else tensor.clone() for tensor in plan(*given)])
@@ -84,7 +84,7 @@ def test_every_stream_has_a_graph_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     """Of so many streams; on the others the kernels are launched."""
     monkeypatch.setattr(launch, "MOST_GRAPHS", 3)
     given = tensors(1)
-    plan = plan_of("boundary", given)
+    plan = load_plan("boundary", given)
     expected = [tensor.clone() for tensor in plan(*given)]
     streams = [torch.cuda.Stream() for _ in range(6)]
     torch.cuda.synchronize()
@@ -104,7 +104,7 @@ def test_every_stream_has_a_graph_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_plan_may_be_collected_while_somebody_captures(elsewhere: bool) -> None:
     """Its graphs go with it; ending them isn't part of what is captured, on whichever thread it happens."""
     given, other = tensors(7), tensors(8)
-    keep, lost = plan_of("boundary", given), plan_of("boundary", other)
+    keep, lost = load_plan("boundary", given), load_plan("boundary", other)
     expected = [tensor.clone() for tensor in keep(*given)]
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
@@ -124,7 +124,7 @@ def test_a_plan_may_be_collected_while_somebody_captures(elsewhere: bool) -> Non
 
 def test_only_the_first_call_on_a_stream_makes_a_graph() -> None:
     given, others = tensors(2), tensors(6)
-    plan = plan_of("boundary", given)
+    plan = load_plan("boundary", given)
     made = dict(graphs(plan))
     assert list(made) == [torch.cuda.current_stream().cuda_stream]
     for _ in range(3):
@@ -136,7 +136,7 @@ def test_only_the_first_call_on_a_stream_makes_a_graph() -> None:
 def test_a_graph_is_made_while_another_thread_captures() -> None:
     """Capturing forbids every thread what could wait for the device; making a graph isn't such a thing."""
     given = of_kind("combine", 4)
-    plan = plan_of("combine", given)
+    plan = load_plan("combine", given)
     expected = plan(*given)[0].clone()
     mine, captured = torch.empty_like(expected), torch.empty_like(expected)
     graph, stream, own = torch.cuda.CUDAGraph(), torch.cuda.Stream(), torch.cuda.Stream()
@@ -173,7 +173,7 @@ def test_a_graph_is_made_while_another_thread_captures() -> None:
 def test_kernel_by_kernel_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `KERNWRIGHT_GRAPH_LAUNCH=0` does."""
     given = tensors(5)
-    plan = plan_of("boundary", given)
+    plan = load_plan("boundary", given)
     by_graph = plan(*given)
     sequence = plan.plan._sequence
     monkeypatch.setattr(sequence, "as_graph", False)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from kernwright.families.hyper_connection.shape import INPUTS, OUTPUTS
 from kernwright.runtime import Dispatch, NotExact
-from kernwright.runtime.reference.hyper_connection_shape import INPUTS, OUTPUTS
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 KINDS = tuple(INPUTS)

@@ -18,7 +18,7 @@ from kernwright.specs import find_workspace
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
 
-WORKSPACE = Path(__file__).resolve().parents[1] / "odd"
+WORKSPACE = Path(__file__).resolve().parents[1] / "families" / "hyper_connection" / "odd"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_every_candidate(dispatch: Any, kind: str) -> None:
             arch = serves(candidate.builds, device.arch)
             if arch is None or candidate.capabilities:
                 continue
-            plan = dispatch.plan_for(work.name, candidate.name, arch, kind, device)
+            plan = dispatch.plan_named(work.name, candidate.name, arch, kind, device)
             given = {
                 buffer.name: (torch.randn(*buffer.shape, generator=generator) * 0.1).to(
                     getattr(torch, buffer.dtype)

@@ -20,7 +20,7 @@ import torch
 from kernwright.generated import dispatch
 from kernwright.runtime import Kernel, watch
 from kernwright.runtime.device import current
-from kernwright.runtime.launch import Sequenced
+from kernwright.runtime.launch import LaunchSequence
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -166,8 +166,8 @@ def test_two_graphs_that_share_a_plan_run_at_once() -> None:
 
 
 def test_a_cold_call_in_a_capture_leaves_the_process_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernwright.families.hyper_connection.op import Op
     from kernwright.runtime import NotWarm, bind, loader
-    from kernwright.runtime.reference.hyper_connection import Op
 
     inputs = tensors(4)
     expected = op(*inputs)
@@ -306,7 +306,7 @@ def test_programmatic_launches_eagerly_and_captured() -> None:
     artifact = compile_source(CLEAR, file_name="add_one.cu", arch=str(device.arch))
     module = loader._load_module(artifact.data, Build("add_one.cu", artifact.source_sha256), device)
     kernel = Kernel("add_one", (1, 1, 1), (128, 1, 1), ("x",), programmatic=True)
-    sequence = Sequenced(module, [kernel] * 3, ("x",))
+    sequence = LaunchSequence(module, [kernel] * 3, ("x",))
     x = torch.zeros(128, device="cuda")
 
     def run() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from kernwright.families.hyper_connection import op as hyper_connection
+from kernwright.families.hyper_connection.known import Recorded
 from kernwright.runtime import Device, Dispatch, InvalidSetting, fork, loader, watch
-from kernwright.runtime.reference import hyper_connection
-from kernwright.runtime.reference.hyper_connection_known import Recorded
 
 H200 = Device("sm_90", 132, "NVIDIA H200", 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from kernwright.specs.families.all_reduce import SPEC, AllReduceSpec, AllReduceWorkload, ChannelLayout
+from kernwright.families.all_reduce.spec import SPEC, AllReduceSpec, AllReduceWorkload, ChannelLayout
 from pydantic import ValidationError
 
 WORKLOAD = {

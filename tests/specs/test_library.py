@@ -6,8 +6,8 @@ import tomllib
 from typing import Any
 
 import pytest
+from kernwright.families.hyper_connection.spec import SPEC, HyperConnectionWorkload, Replicated
 from kernwright.specs import SpecFile, Tree, digest, find_workspace, load_specs
-from kernwright.specs.families.hyper_connection import SPEC, HyperConnectionWorkload, Replicated
 
 ALL = load_specs(find_workspace())
 FILES = {file.spec.name: file for file in ALL if file.spec.family == "hyper_connection"}

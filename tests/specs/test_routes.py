@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from kernwright.families.hyper_connection.spec import SPEC, HyperConnectionWorkload, MatrixRoute
 from kernwright.specs import Candidate, External, RowTiling
-from kernwright.specs.families.hyper_connection import SPEC, HyperConnectionWorkload, MatrixRoute
 from pydantic import ValidationError
 
 CONTROL = {"name": "replicated", "arch": ["sm_70", "sm_90"], "route": "replicated"}

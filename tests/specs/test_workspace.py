@@ -75,9 +75,9 @@ def test_the_library_is_the_workspace_where_there_is_no_other(tmp_path: Path) ->
     assert (found.is_library, found.root) == (True, PACKAGE_ROOT)
     family = families(found)["hyper_connection"]
     assert family.templates == PACKAGE_ROOT / "templates" / "hyper_connection"
-    assert family.spec_module == "kernwright.specs.families.hyper_connection"
-    assert family.schedule_module == "kernwright.generator.families.hyper_connection"
-    assert family.reference_module == "kernwright.runtime.reference.hyper_connection"
+    assert family.spec_module == "kernwright.families.hyper_connection.spec"
+    assert family.lowering_module == "kernwright.families.hyper_connection.lowering"
+    assert family.op_module == "kernwright.families.hyper_connection.op"
 
 
 def test_the_nearest_file_upwards_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_a_family_of_a_user_works_like_a_built_in_one(tmp_path: Path) -> None:
     assert [workload.label() for workload in file.spec.workloads()] == ["fp32-k64"]
     found = families(workspace)["acme_scale"]
     assert found.templates == tmp_path / "acme_kernels" / "acme_scale" / "templates"
-    assert found.schedule_module == "acme_kernels.acme_scale.schedule"
+    assert found.lowering_module == "acme_kernels.acme_scale.lowering"
     built_in = {"all_reduce.json", "hyper_connection.json", "linear_all_reduce.json"}
     assert set(schema_files(workspace)) == built_in | {"acme_scale.json"}
 

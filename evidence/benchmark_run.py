@@ -1,0 +1,264 @@
+"""A cell's entries: each verified, captured into a graph that is found to do its work, and timed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..ledger import Device, Group, Record, Rule, Timing, make_record
+from ..ledger.verdict import median
+from ..runtime.device import Device as Here
+from ..runtime.device import current, serves
+from ..runtime.dispatch import Dispatch
+from ..runtime.errors import LoadError
+from ..runtime.loader import machine_code
+from ..runtime.plan import Plan
+from ..runtime.table import Candidate, Workload
+from .cells import Cell
+from .family_evidence import FamilyEvidence
+from .gate import differing, poison
+from .graphs import Graph, capture, replay_ms
+from .health import Monitor
+from .outcome import Bench
+from .provenance import exactness_of, toolkit
+from .ranks import agreed
+from .timing import Pace, alone, flat, paired
+from .tolerance import under_tolerance
+from .verify import Verification, verify_one
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure."""
+
+    pace: Pace = field(default_factory=Pace)
+    rule: Rule = field(default_factory=Rule)
+    seed: int = 500
+    peers: Sequence[str] | None = None
+    """Names; None takes all that are installed, an empty tuple none."""
+    failures: Path | None = None
+    """Where a failed comparison leaves its artefact."""
+    against: str = ""
+    """An external control, as `external.parse` reads it."""
+
+
+@dataclass(frozen=True)
+class GpuBackend:
+    """What of a bench touches the GPU; all else runs anywhere."""
+
+    device: Callable[[torch.device], Here] = current
+    verify: Callable[..., Verification] = verify_one
+    """The exactness gate; arguments as `verify_one`."""
+    capture: Callable[[Callable[[], Any]], Graph[Any]] = capture
+    sample: Callable[[Graph[Any], int], float] = replay_ms
+    """Milliseconds a replay of a captured run, over so many replays."""
+
+
+GPU = GpuBackend()
+
+
+class GraphEmpty(Exception):
+    """A captured graph doesn't do the work: it left the poison, or wrote something else than the eager run."""
+
+
+class BenchmarkRun:
+    """One cell on one GPU, or on a GPU a rank, with its chain."""
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        evidence: FamilyEvidence,
+        workload: Workload,
+        identities: dict[tuple[str, str], str],
+        cell: Cell,
+        watch: Monitor,
+        options: Options,
+        backend: GpuBackend,
+    ) -> None:
+        """Make the chain; arguments as `bench`."""
+        self.here = backend.device(cell.place.device)
+        self.chain = cell.chain(evidence, workload, options.seed)
+        self.control = cell.control(workload)
+        self.workload, self.evidence, self.options = workload, evidence, options
+        self.expected: list[torch.Tensor] = []
+        """What the control's chain stored, once it ran."""
+        self._own_results: dict[str, list[torch.Tensor]] = {}
+        """What the chain of a candidate under a tolerance stored when it was launched eagerly."""
+        self.notes: list[str] = []
+        self._dispatch, self._identities, self._cell, self._watch = dispatch, identities, cell, watch
+        self.capture, self._verify, self._sample = backend.capture, backend.verify, backend.sample
+
+    def own(self, candidate: Candidate) -> list[str]:
+        """The build that the GPU takes of a candidate of the cell, if there is one."""
+        found = serves(candidate.builds, self.here.arch) if self._cell.admits(candidate) else None
+        return [found] if found else []
+
+    def arch(self, candidate: Candidate) -> str:
+        """The build that the GPU takes.
+
+        Raises:
+            LoadError: there is none.
+        """
+        for found in self.own(candidate):
+            return found
+        raise LoadError(f"candidate {candidate.name} of {self.workload.label} has no build for {self.here}")
+
+    def alone(self, graph: Graph[Any]) -> tuple[float, ...]:
+        """Samples of one entry."""
+        return alone(graph, self._watch, self.options.pace, self._sample)
+
+    def paired(self, control: Graph[Any], candidate: Graph[Any]) -> tuple[Group, ...]:
+        """Groups of two."""
+        return paired(control, candidate, self._watch, self.options.pace, self._sample)
+
+    def verify(self, candidate: Candidate) -> Verification:
+        """The exactness gate."""
+        return self._verify(
+            self._dispatch,
+            self.evidence,
+            self.workload,
+            candidate,
+            self.arch(candidate),
+            self._cell.place,
+            list(self.evidence.cases(self.workload)),
+            self.options.failures,
+        )
+
+    def call(self, candidate: Candidate) -> Plan:
+        """A candidate as the chain calls it."""
+        return self._dispatch.plan_named(
+            self.workload.name,
+            candidate.name,
+            self.arch(candidate),
+            self.chain.kind,
+            self.here,
+            comm=self._cell.place.comm,
+            at=self._cell.at,
+        )
+
+    def graph(self, candidate: Candidate) -> Graph[list[Sequence[torch.Tensor]]]:
+        """The chain, captured and found to do its work.
+
+        Raises:
+            GraphEmpty: it doesn't.
+        """
+        call = self.call(candidate)
+        eager = [tensor.clone() for tensor in flat(self.chain.run(call))]
+        self.expected = self.expected or eager
+        if under_tolerance(candidate):
+            self._own_results[candidate.name] = eager
+        graph = self.capture(lambda: self.chain.run(call))
+        self.check(graph, candidate.name)
+        return graph
+
+    def check(self, graph: Graph[list[Sequence[torch.Tensor]]], name: str) -> None:
+        """Poison what the graph writes, replay it, compare all of it with the control's eager run.
+
+        A candidate under a tolerance is compared with its own: its bits, too, follow from its inputs alone.
+
+        Raises:
+            GraphEmpty: something differs, on whatever rank; every rank raises it.
+        """
+        results = flat(graph.result)
+        for tensor in results:
+            poison(tensor)
+        graph.replay()
+        wrong = sum(
+            int(differing(found, expected).sum())
+            for found, expected in zip(results, self._own_results.get(name, self.expected), strict=True)
+        )
+        whose = "those of its eager run" if name in self._own_results else "the control's"
+        found = f"a replay of {name}'s captured graph left {wrong} values that aren't {whose}; it isn't timed"
+        problem = agreed(found if wrong else None)
+        if problem is not None:
+            raise GraphEmpty(problem)
+
+    def time(self, control: Graph[Any], candidate: Candidate) -> tuple[Group, ...] | str:
+        """Paired groups, with the candidate's results checked before and after; a sentence if they are wrong."""
+        try:
+            graph = self.graph(candidate)
+            groups = self.paired(control, graph)
+            self.check(graph, candidate.name)
+        except GraphEmpty as error:
+            return str(error)
+        return groups
+
+    def outcome(
+        self,
+        records: Sequence[Record],
+        peers: dict[str, tuple[float, ...]] | None = None,
+        floor: tuple[float, ...] = (),
+        control: tuple[float, ...] = (),
+        against: dict[str, str] | None = None,
+    ) -> Bench:
+        """What was found, with the chain's size."""
+        chain = self.chain
+        return Bench(
+            self.workload.label,
+            str(self.here),
+            chain.scope,
+            chain.calls,
+            chain.bytes,
+            chain.flops,
+            tuple(records),
+            peers or {},
+            floor,
+            control,
+            against or {},
+            tuple(self.notes),
+            self._cell.title(self.workload),
+        )
+
+    def record(
+        self,
+        candidate: Candidate,
+        verified: Verification,
+        groups: tuple[Group, ...] | str | None,
+        peers: dict[str, tuple[float, ...]],
+        floor: tuple[float, ...],
+    ) -> Record:
+        """The evidence; the ledger's rule makes the verdict of it."""
+        arch, control = self.arch(candidate), self.control
+        build = candidate.builds[arch]
+        code = machine_code(self._dispatch.table.root, build, arch, "cubin")
+        refused = groups if isinstance(groups, str) else None
+        if verified.gate.exact and verified.problem:  # wrong on another rank, or the channel broke
+            refused = verified.problem
+        timing = None
+        if isinstance(groups, tuple):
+            timing = Timing(
+                scope=self.chain.scope,
+                calls=self.chain.calls,
+                replays=self.options.pace.replays,
+                groups=groups,
+                bytes=self.chain.bytes,
+                flops=self.chain.flops,
+                floor_ms=median(floor) if floor else None,
+                peers=peers,
+            )
+        assert self.here.arch is not None
+        return make_record(
+            measured_at=datetime.now(UTC).replace(microsecond=0).isoformat(),
+            family=self.workload.family,
+            spec=self.workload.spec,
+            workload=self.workload.label,
+            part=self._cell.measured(self.workload),
+            candidate=candidate.name,
+            control=control.name,
+            device=Device(arch=self.here.arch, sm_count=self.here.sm_count, name=self.here.name),
+            toolkit=toolkit(self._watch.driver, code.nvrtc),
+            source_sha256=build.sha256,
+            control_source_sha256=control.builds[self.arch(control)].sha256,
+            cubin_sha256=hashlib.sha256(code.data).hexdigest(),
+            identity=self._identities[candidate.name, arch],
+            exactness=exactness_of(verified.gate, verified.against, refused, verified.closeness),
+            timing=timing,
+            rule=self.options.rule,
+        )

@@ -1,0 +1,141 @@
+"""Where the ranks of a workload are: nowhere, all in this process on one GPU, or one in each process of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..runtime.communicator import objection
+from ..runtime.communicator.owner import ChannelOwner
+from ..runtime.device import Device, current
+from ..runtime.dispatch import Dispatch
+from ..runtime.errors import ChannelError
+from ..runtime.table import Workload
+from .family_evidence import Case, ChannelEvidence, FamilyEvidence
+from .ranks import Job
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class RankContext:
+    """This process's part in a workload's ranks."""
+
+    device: torch.device
+    comm: ChannelOwner | None = None
+    """None where nothing is exchanged."""
+
+    @property
+    def here(self) -> Device:
+        """Where the kernels run."""
+        return current(self.device) if self.comm is None else self.comm.target
+
+    @property
+    def rank(self) -> int:
+        """Of this process, or the first of its ranks."""
+        return 0 if self.comm is None else self.comm.rank
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all ranks share this process."""
+        return self.comm is not None and self.comm.local_ranks > 1
+
+    def share(self, tensor: torch.Tensor, nbytes: int) -> torch.Tensor:
+        """What the ranks of this process have of a case's tensor, flat, as a buffer of `nbytes` takes it."""
+        flat = tensor.reshape(-1)
+        if self.comm is None:
+            return flat
+        size = flat.numel() * flat.element_size()
+        if size > nbytes:  # of all ranks, and this process is one
+            count = nbytes // flat.element_size()
+            return flat[self.rank * count : (self.rank + 1) * count]
+        return flat if size == nbytes else flat.repeat(nbytes // size)  # one that all ranks share
+
+    def obstacle(self, workload: Workload) -> str | None:
+        """Why the workload's control can't talk here, in a sentence."""
+        return objection(workload.control.capabilities, workload.spec, self.comm)
+
+    def write(self, workload: Workload, part: str, values: torch.Tensor) -> None:
+        """Put `[ranks, ...]` into a part of the channel, on the current stream, as a producer does."""
+        import torch
+
+        assert self.comm is not None
+        channel, begin = self.comm.channel(workload.spec), workload.channel[part]
+        rows = values.reshape(self.comm.world_size, -1).view(torch.uint8)
+        own = rows[self.rank : self.rank + self.comm.local_ranks]
+        channel.memory[:, begin : begin + own.shape[1]].copy_(own)
+
+    def begin(self, evidence: FamilyEvidence, workload: Workload, case: Case) -> None:
+        """Make the channel look as after the call that the case's is to follow; collective where it is one."""
+        import torch
+
+        call = evidence.call_before(case) if isinstance(evidence, ChannelEvidence) and self.comm else None
+        if call is None:
+            return
+        assert isinstance(evidence, ChannelEvidence)
+        assert self.comm is not None
+        self.comm.reset()
+        evidence.after_call(workload, call, self.comm.channel(workload.spec).memory.view(torch.int32))
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until no rank has work on its GPU."""
+        import torch.distributed as dist
+
+        self._finish()
+        if self.comm is not None and not self.is_local:
+            dist.barrier(self.comm.group)
+
+    def problem(self) -> str | None:
+        """What went wrong on the channels since they were made or reset, in a sentence."""
+        if self.comm is None:
+            return None
+        self._finish()
+        try:
+            self.comm.check()
+        except ChannelError as error:
+            return str(error)
+        return None
+
+    def _finish(self) -> None:
+        import torch
+
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+@contextmanager
+def rank_context_of(
+    dispatch: Dispatch, workload: Workload, device: torch.device, job: Job
+) -> Iterator[RankContext]:
+    """The ranks of a workload: the job's, if they are as many, else local ones; closed at the end of the block."""
+    ranks = int(str(workload.fields.get("world_size", 1)))
+    if not workload.channel:
+        yield RankContext(device)
+        return
+    comm = (
+        dispatch.communicator(specs=[workload.spec], device=device)
+        if job.size == ranks
+        else dispatch.local_communicator(ranks, device, specs=[workload.spec])
+    )
+    try:
+        yield RankContext(device, comm)
+    finally:
+        comm.close()
+
+
+def absence(workload: Workload, job: Job, *, together: bool) -> str | None:
+    """Why a workload can't be run by this job, in a sentence, or None.
+
+    Args:
+        together: whether each rank needs a GPU of its own, as whoever takes its time wants.
+    """
+    ranks = int(str(workload.fields.get("world_size", 1)))
+    if ranks in (1, job.size) or (job.size == 1 and not together):
+        return None
+    start = f"start it with `torchrun --nproc-per-node {ranks} -m kernwright ...` on {ranks} GPUs"
+    has = "one process" if job.size == 1 else f"{job.size} processes"
+    return f"{workload.label} of {workload.spec} has {ranks} ranks, and this job {has}; {start}"

@@ -1,0 +1,1 @@
+"""The producer-direct all-reduce over the GPUs of a host."""

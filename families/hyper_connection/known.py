@@ -1,0 +1,178 @@
+"""The short way of a call that was decided before: does each tensor lie as the one that it was decided for?
+
+Deciding reads a call's shapes in a dictionary of facts, ten microseconds. Comparing them one by one costs two;
+torch's compiler has a function that compares all of them in a third of one, which is asked first. What isn't compared
+is an address: a plan looks at those itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ...runtime.resolved import Resolved, picker
+from .arguments import RESULTS, refuse_grad
+
+if TYPE_CHECKING:
+    import torch
+
+    Maybe = torch.Tensor | None
+
+Facts = tuple[type, tuple[int, ...], "torch.dtype", "torch.device"]
+"""Type (so that a FakeTensor is never taken for a tensor), shape, dtype and device."""
+
+MAX_APART = 4096
+"""Sets of addresses that are remembered as apart; a decoder's step has a hundred, and they come again."""
+
+MAX_RECORDED = 32
+"""How often a call's tensors are recorded anew. In inference mode tensors have other dispatch keys than out of it, so
+a process that changes between the two would do so at every call."""
+
+
+class Recorded:
+    """Tensors whose like is recognised by one call of torch's; a pass is certain, a failure isn't.
+
+    It passes where type, dispatch keys, dtype, device, sizes and strides are the same, and none requires a gradient
+    where gradients are enabled.
+    """
+
+    __slots__ = ("_left", "like")
+
+    def __init__(self) -> None:
+        """Recognise nothing yet."""
+        self._left = MAX_RECORDED
+        self.like: Callable[..., bool] = _never
+        """Whether tensors, all different ones, are like those that were recorded last."""
+
+    def record(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Recognise tensors like these from now on; if gradients are enabled, none may require one."""
+        if self._left == 0:
+            return
+        self._left -= 1
+        import torch
+
+        guards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+        if guards is None:
+            self._left = 0
+            return
+        # What is given here is compared; where a dimension is None, it isn't.
+        sizes = [list(tensor.shape) for tensor in tensors]
+        strides = [list(tensor.stride()) for tensor in tensors]
+        self.like = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+
+
+def _never(*_: torch.Tensor) -> bool:
+    return False
+
+
+class KnownCall:
+    """A call that kernels serve, and what must be true of another call's tensors for them to serve that too."""
+
+    __slots__ = (
+        "_apart",
+        "_arguments",
+        "_given",
+        "_nbytes",
+        "_no_arguments",
+        "_no_results",
+        "_recorded_given",
+        "_recorded_written",
+        "_results",
+        "_written",
+        "resolved",
+    )
+
+    def __init__(self, resolved: Resolved, arguments: Sequence[Maybe]) -> None:
+        """Write down the facts of a call that `resolved`, which has a plan, was decided for."""
+        import torch
+
+        signature = resolved.request.signature
+        shapes = {buffer.name: buffer.shape for buffer in signature.outputs}
+        given = [tensor for tensor in arguments if tensor is not None]
+        dtype, device = given[0].dtype, given[0].device
+        self.resolved = resolved
+        self._arguments: list[Facts | None] = [
+            None if t is None else (type(t), t.shape, dtype, device) for t in arguments
+        ]
+        self._results: list[Facts | None] = [
+            (torch.Tensor, shapes[name], dtype, device) if name in shapes else None for name in RESULTS
+        ]
+        self._no_arguments = [place for place, facts in enumerate(self._arguments) if facts is None]
+        self._no_results = [place for place, facts in enumerate(self._results) if facts is None]
+        self._given = picker([place for place, facts in enumerate(self._arguments) if facts is not None])
+        self._written = picker([place for place, facts in enumerate(self._results) if facts is not None])
+        self._recorded_given, self._recorded_written = Recorded(), Recorded()
+        self._nbytes = [buffer.nbytes for buffer in (*signature.inputs, *signature.outputs)]
+        self._apart: set[tuple[int, ...]] = set()
+
+    def fits(self, arguments: Sequence[Maybe], out: Sequence[Maybe] | None) -> bool:
+        """Whether a call is one of those; where it isn't, it has to be read.
+
+        Raises:
+            TypeError: something isn't a tensor.
+            RuntimeError: gradients are enabled, and a tensor requires one.
+        """
+        for place in self._no_arguments:
+            if arguments[place] is not None:
+                return False
+        given = self._given(arguments)
+        if not self._recorded_given.like(*given):
+            if not _alike(arguments, self._arguments):
+                return False
+            import torch
+
+            if torch.is_grad_enabled():
+                refuse_grad(arguments)
+            self._recorded_given.record(given)
+        return out is None or self._fits_into(given, out)
+
+    def _fits_into(self, given: tuple[Any, ...], out: Sequence[Maybe]) -> bool:
+        if len(out) != len(RESULTS):
+            return False
+        for place in self._no_results:
+            if out[place] is not None:
+                return False
+        written = self._written(out)
+        if not self._recorded_written.like(*written):
+            if not _alike(out, self._results):
+                return False
+            if not any(tensor.requires_grad for tensor in written):
+                self._recorded_written.record(written)
+        addresses = tuple([tensor.data_ptr() for tensor in (*given, *written)])
+        return addresses in self._apart or self._are_apart(addresses)
+
+    def _are_apart(self, addresses: tuple[int, ...]) -> bool:
+        """Whether no two of the tensors overlap in memory, which is more than is asked for."""
+        end = 0
+        for start, size in sorted(zip(addresses, self._nbytes, strict=True)):
+            if start < end:
+                return False
+            end = start + size
+        if len(self._apart) >= MAX_APART:
+            self._apart.clear()
+        self._apart.add(addresses)
+        return True
+
+
+def _alike(tensors: Sequence[Maybe], facts: Sequence[Facts | None]) -> bool:
+    for tensor, known in zip(tensors, facts, strict=True):
+        if tensor is None or known is None:
+            if (tensor is None) != (known is None):
+                return False
+            continue
+        kind, shape, dtype, device = known
+        if (
+            type(tensor) is not kind
+            or tensor.shape != shape
+            or tensor.dtype is not dtype
+            or tensor.device != device
+            or not tensor.is_contiguous()
+        ):
+            return False
+    return True
+
+
+def facts_of(tensor: torch.Tensor) -> tuple[object, ...]:
+    """All that a decision can depend on of a tensor; the type, so that a FakeTensor is never taken for one."""
+    aligned = tensor.data_ptr() & 15 == 0
+    return (type(tensor), tensor.shape, tensor.dtype, tensor.device, tensor.is_contiguous(), aligned)

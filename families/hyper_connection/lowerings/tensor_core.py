@@ -1,0 +1,120 @@
+"""Lowering of route `tensor_core`: tiles of 16 rows by 8 tokens, sums of down in parts that the spec fixes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ....generator.literals import float_literal
+from ....generator.lowering import KernelLaunch, Lowering, TreeShape
+from ..schedules.tensor_core import PADDING, TILE_ROWS, TensorCore
+from ..spec import HyperConnectionWorkload
+from .limits import check_norm
+
+FINISH_THREADS = 128
+UNROLL = 2
+"""Tiles of tokens whose loads overlap."""
+
+
+@dataclass(frozen=True)
+class DownTiling:
+    """How the rows of down lie on CTAs."""
+
+    rows: int
+    """As stored: a whole number of tiles."""
+    ctas: int
+    ragged: bool
+    """The last CTA has fewer tiles than the others."""
+
+
+def lower_tensor_core(workload: HyperConnectionWorkload, candidate: TensorCore) -> Lowering:
+    """Lower a candidate of route `tensor_core`; the spec has checked that the tiles fit.
+
+    Raises:
+        ScheduleError: the norm keeps too much in registers.
+    """
+    norm = TreeShape.of(workload.trees()["norm"], workload.hidden)
+    check_norm(candidate, norm)
+    norm_threads, most = max(norm.lanes, 32), workload.tokens.max
+    at_once, cta_rows = candidate.tokens_at_once(workload), candidate.row_tiles * TILE_ROWS
+    blocks = -(-most // at_once)
+    stored = {"down": workload.padded_down_rows, "down_final": workload.low_rank}
+    tilings = {
+        kernel: DownTiling(rows, -(-rows // cta_rows), rows % cta_rows != 0)
+        for kernel, rows in stored.items()
+    }
+    constants: dict[str, Any] = {
+        "dtype": workload.dtype,
+        "branches": workload.branches,
+        "hidden": workload.hidden,
+        "low_rank": workload.low_rank,
+        "eps": float_literal(workload.eps),
+        "branches_power_of_two": workload.branches & (workload.branches - 1) == 0,
+        "inverse_branches": float_literal(1.0 / workload.branches),
+        "per_branch": workload.norm_weight == "per_branch",
+        "early_norm_weight": True,
+        "l1_bypass": False,
+        "several_tokens": True,
+        "stacked": "token",
+        "norm": {**asdict(norm), "threads": norm_threads},
+        "segments": candidate.segments,
+        "warps": candidate.warps,
+        "steps": candidate.steps(workload),
+        "row_tiles": candidate.row_tiles,
+        "cta_rows": cta_rows,
+        "padded_rows": cta_rows + PADDING,
+        "tile_rows": TILE_ROWS,
+        "padding": PADDING,
+        "tokens_per_cta": at_once,
+        "finish_threads": FINISH_THREADS,
+        "unroll": UNROLL,
+        "tilings": tilings,
+    }
+
+    def branches(*args: str) -> KernelLaunch:
+        return KernelLaunch((workload.branches, most, 1), (norm_threads, 1, 1), (*args, "tokens"))
+
+    def down(kernel: str, *args: str) -> KernelLaunch:
+        return KernelLaunch(
+            (tilings[kernel].ctas, candidate.segments, blocks),
+            (candidate.warps * 32, 1, 1),
+            (*args, "tokens"),
+            shared_bytes=candidate.sum_bytes(workload),
+        )
+
+    def finish(rows: int, *args: str) -> KernelLaunch:
+        return KernelLaunch((-(-rows // FINISH_THREADS), most, 1), (FINISH_THREADS, 1, 1), (*args, "tokens"))
+
+    state = workload.branches * workload.hidden
+    return Lowering(
+        template="hyper_connection/tensor_core.cu.j2",
+        constants=constants,
+        kernels={
+            "combine_norm": branches("residual", "block", "injection", "norm_weight", "x", "y"),
+            "norm": branches("residual", "norm_weight", "y"),
+            "combine": branches("residual", "block", "injection", "x"),
+            "down": down("down", "y", "down_weight", "partials"),
+            "down_final": down("down_final", "y", "down_weight", "partials_final"),
+            "finish": finish(workload.down_rows, "partials", "lora", "injection_out"),
+            "finish_final": finish(workload.low_rank, "partials_final", "lora"),
+            "up_mix": KernelLaunch(
+                (workload.hidden // TILE_ROWS, blocks, 1),
+                (workload.branches * 32, 1, 1),
+                ("lora", "up_weight", "y", "block_input", "tokens"),
+            ),
+        },
+        steps={
+            "boundary": ("combine_norm", "down", "finish", "up_mix"),
+            "first": ("norm", "down", "finish", "up_mix"),
+            "combine": ("combine",),
+            "final": ("combine_norm", "down_final", "finish_final", "up_mix"),
+        },
+        scratch={
+            "x": ((most, state), workload.dtype),
+            "y": ((most, state), workload.dtype),
+            "lora": ((most, workload.low_rank), workload.dtype),
+            "partials": ((most, candidate.segments, stored["down"]), "float32"),
+            "partials_final": ((most, candidate.segments, stored["down_final"]), "float32"),
+        },
+        arguments={"tokens": "uint32"},
+    )

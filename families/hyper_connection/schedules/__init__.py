@@ -1,0 +1,1 @@
+"""Models of the routes that have many options, and what their layouts need."""

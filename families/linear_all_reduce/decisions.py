@@ -1,0 +1,220 @@
+"""How calls of `linear_all_reduce` are decided: by the table and its records, or as somebody forces it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...runtime import policy as policies
+from ...runtime.device import Device, current, serves
+from ...runtime.dispatch import Dispatch, chosen_policy
+from ...runtime.errors import LoadError, NotExact
+from ...runtime.policy import Policy
+from ...runtime.selection import Choice, Selection
+from ...runtime.statistics import Tally, refuse
+from ...runtime.table import Candidate, FieldValue, Workload
+from ...runtime.watch import note
+from .shape import FAMILY, Shape
+
+if TYPE_CHECKING:
+    import torch
+
+    from ...runtime.request import Request
+    from .overlap.group import Decision
+    from .overlap.kernels import Kernels
+    from .overlap.rows import Schedule
+
+MAX_DECIDED = 4096
+"""Calls of different shape that a layer group remembers."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a layer group was asked for; groups of equal terms are one."""
+
+    comm: Any
+    quantisation: str = "none"
+    nonfinite: str = "nan"
+    exact: bool = False
+    policy: str | None = None
+    force: Schedule | str | None = None
+    """A schedule of torch's own, or a candidate by name, whatever the records say: for benchmarks and tests."""
+
+
+class Deciding:
+    """What the op knows of its dispatch table."""
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        """Bind."""
+        self._dispatch = dispatch
+        self._kernels: dict[object, Kernels] = {}
+
+    def _decider(self, terms: Terms) -> Callable[[torch.Tensor, torch.Tensor], Decision]:
+        decided: dict[object, tuple[Decision, Tally]] = {}
+
+        def decide(x: torch.Tensor, weight: torch.Tensor) -> Decision:
+            policy = policies.current() if terms.policy is None else terms.policy
+            key = (x.shape, weight.shape[0], x.dtype, x.device, policy)
+            found = decided.get(key)
+            if found is None:
+                if len(decided) >= MAX_DECIDED:
+                    decided.clear()
+                shape = shape_of(x, weight, terms.comm, terms.quantisation, terms.nonfinite)
+                found = decided[key] = self._decide(shape, current(x.device), terms)
+            found[1].calls += 1
+            return found[0]
+
+        return decide
+
+    def _decide(self, shape: Shape, device: Device, terms: Terms) -> tuple[Decision, Tally]:
+        if terms.force is not None:
+            return self._forced(shape, device, terms), Tally()
+        note(f"{FAMILY} {shape.label} was decided")
+        chosen = chosen_policy(terms.policy)
+        selection, decision = self._settle(shape.request(), device, chosen, terms.comm, terms.exact)
+        if selection.fallback is not None and policies.strict():
+            raise refuse(selection)
+        if terms.exact:
+            raise NotExact(
+                f"exact=True was asked for, and {FAMILY} {shape.label} is a library's GEMM on every route, whose "
+                "order of adding nobody states; pass exact=False"
+            )
+        return decision, self._dispatch.statistics.tally(selection)
+
+    def _settle(
+        self, request: Request, device: Device, policy: Policy, comm: Any, exact: bool = False
+    ) -> tuple[Selection, Decision]:
+        """Decide and load; a build that doesn't load is set aside with its reason, and it decides again."""
+        while True:
+            selection = self._dispatch.select(request, device, policy, comm, exact)
+            try:
+                return selection, self._loaded(selection.chosen, device, comm)
+            except LoadError as error:
+                self._dispatch.set_aside(selection, str(error))
+
+    def warm_up(self, request: Request, device: Device, policy: Policy, comm: Any) -> Selection:
+        """Load what would be dispatched, as `Dispatch.warm_up` asks for it."""
+        return self._settle(request, device, policy, comm)[0]
+
+    def _loaded(self, choice: Choice | None, device: Device, comm: Any) -> Decision:
+        from .overlap.group import PLAIN, Decision
+        from .overlap.rows import Schedule
+
+        if choice is None:
+            return PLAIN
+        candidate = choice.candidate
+        schedule = Schedule.of(candidate.route, candidate.options)
+        channel = comm.channel(choice.workload.spec) if candidate.capabilities else None
+        if not candidate.kernels:
+            return Decision(schedule)
+        from .overlap.kernels import Kernels
+
+        key = (choice.build.sha256, choice.arch, device.index, channel)
+        if key not in self._kernels:
+            module = comm.load(self._dispatch.table.root, choice.build, choice.arch, device)
+            constants = {} if channel is None else channel.constants(comm.timeout_ns)
+            assert device.index is not None
+            self._kernels[key] = Kernels(module, candidate, constants, device.index)
+        return Decision(schedule, self._kernels[key], channel)
+
+    def _forced(self, shape: Shape, device: Device, terms: Terms) -> Decision:
+        from .overlap.group import Decision
+
+        if not isinstance(terms.force, str):
+            assert terms.force is not None
+            return Decision(terms.force)
+        for work, candidate in self._of_shape(shape):
+            arch = serves(candidate.builds, device.arch)
+            if candidate.name == terms.force and arch is not None:
+                return self._loaded(Choice(work, candidate, arch, candidate.builds[arch]), device, terms.comm)
+        names = ", ".join(candidate.name for _, candidate in self._of_shape(shape))
+        raise ValueError(
+            f"no candidate {terms.force!r} serves {shape.label} on {device}; the table has {names or 'none'}"
+        )
+
+    def _of_shape(self, shape: Shape) -> list[tuple[Workload, Candidate]]:
+        fields = shape.fields
+        m = fields.pop("m")
+        assert isinstance(m, int)
+        return [
+            (work, candidate)
+            for work in self._dispatch.table.workloads
+            if work.family == FAMILY
+            and all(work.fields[name] == value for name, value in fields.items())
+            and _holds(work.fields["m"], m)
+            for candidate in work.candidates
+        ]
+
+    def _admitted(
+        self, weight: torch.Tensor, quantisation: str, comm: Any, policy: str | None
+    ) -> tuple[dict[str, str], str]:
+        """By cell, what serves it where that isn't the plain path; and why there is nothing, if so."""
+        found: dict[str, str] = {}
+        reason = "the dispatch table has no workload of its shape"
+        width, k = weight.shape
+        for work in self._dispatch.table.workloads:
+            fields = work.fields
+            alike = (fields.get("width"), fields.get("k"), fields.get("world_size")) == (
+                width,
+                k,
+                comm.world_size,
+            )
+            if work.family != FAMILY or not alike or fields["quantisation"] != quantisation:
+                continue
+            low = fields["m"][0] if isinstance(fields["m"], tuple) else fields["m"]
+            request = Shape.of({**fields, "m": low}).request()
+            if quantisation == "none" and fields["dtype"] != _dtype(weight):
+                continue
+            selection = self._dispatch.select(
+                request, current(weight.device), chosen_policy(policy), comm, False
+            )
+            chosen = selection.chosen
+            if chosen is not None and chosen.candidate.route != "serial":
+                found[work.name] = f"{chosen.candidate.name} {chosen.build.sha256[:12]}"
+            else:
+                reason = (
+                    f"nothing is faster than the plain path here as far as records say: {_why(selection)}"
+                )
+        return found, reason
+
+    def _plain_all_reduce(self, comm: Any) -> Callable[[torch.Tensor], None]:
+        """The plain path's: our all-reduce where it has a kernel for the payload, else the group's, in place."""
+        operator: Any = self._dispatch.operator("all_reduce")
+        ours: dict[tuple[int, Any, str], bool] = {}
+
+        def all_reduce(tensor: torch.Tensor) -> None:
+            import torch
+
+            if comm.world_size == 1:
+                return
+            key = (tensor.numel(), tensor.dtype, policies.current())
+            if operator is not None and key not in ours:
+                ours[key] = operator.explain(tensor, comm=comm).chosen != "reference"
+            if operator is not None and ours[key]:
+                operator(tensor, comm=comm, out=tensor)
+            else:
+                torch.distributed.all_reduce(tensor, group=comm.group)
+
+        return all_reduce
+
+
+def _holds(interval: FieldValue, m: int) -> bool:
+    return interval[0] <= m <= interval[1] if isinstance(interval, tuple) else interval == m
+
+
+def _why(selection: Selection) -> str:
+    if selection.chosen is None:
+        fallback = selection.fallback
+        return fallback.reason if fallback else f"policy is {selection.policy}"
+    reasons = [decision.reason for decision in selection.decisions if not decision.accepted]
+    return reasons[-1] if reasons else "it has no other candidate"
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def shape_of(x: torch.Tensor, weight: torch.Tensor, comm: Any, quantisation: str, nonfinite: str) -> Shape:
+    m, k = x.shape
+    return Shape(_dtype(x), weight.shape[0], k, m, comm.world_size, quantisation, nonfinite)

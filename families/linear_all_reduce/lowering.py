@@ -1,0 +1,201 @@
+"""Schedules of row-parallel linears: kernels of ours beside a library's GEMM, the channel, and how rows are cut.
+
+The arguments of a kernel, by name: `channels` is a struct of one pointer a rank, passed by value; `rank_base` is
+this rank, `numel` and `rows` are 32-bit, `at`, `begin_at`, `stride` and `timeout_ns` 64-bit; all others are pointers.
+`at` counts bytes from the beginning of the partial sums, `begin_at` elements of the result, `stride` elements of what
+was fetched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ...generator.literals import float_literal
+from ...generator.lowering import KernelLaunch, Lowering, ScheduleError
+from ...specs import Candidate, Workload
+from ...specs.channel import laid_out
+from ..all_reduce.lowering import POISON, WORD_TYPE
+from ..all_reduce.workload import BARRIERS, CHANNEL_CTAS, LAYOUT_VERSION, RECORD_WORDS
+from .spec import MAX_SLICES, Grid, Linear, LinearAllReduceWorkload, Pulling, SlicedCopyEngine
+
+ELEMENT = 2
+WORD = 16
+"""Bytes of the words that are loaded, added and stored."""
+WARP = 32
+MAX_THREADS = 1024
+QUANTISE_CTAS = 1056
+"""Eight a multiprocessor of an H200; they stride over the rows."""
+QUANTISE_STEPS = 4
+"""Words of a row that a thread keeps in registers; with twice as many, CTAs of 1,024 threads spill."""
+LEAST_SCALE = 1 / (448 * 512)
+CAPABILITY = "linear_all_reduce_layout_1"
+"""Names `LinearLayout`; ranks whose layouts differ can't talk."""
+ARGUMENTS = {
+    "channels": "pointers[{}]",
+    "numel": "uint32",
+    "rows": "uint32",
+    "rank_base": "uint32",
+    "at": "uint64",
+    "begin_at": "uint64",
+    "stride": "uint64",
+    "timeout_ns": "uint64",
+}
+"""Arguments that aren't a pointer to a tensor; the ranks' number in braces."""
+
+PURPOSE = {
+    "serial": "The plain linear, then the group's own all-reduce.",
+    "serial_sm": "The plain linear into memory that peers read, then an all-reduce in two stages on the same stream.",
+    "sliced_nccl": "Slices of rows: the group's all-reduce of one runs beside the GEMM of the next.",
+    "sliced_sm": "Slices of rows: a two-stage all-reduce of one, on a few SMs, runs beside the GEMM of the next.",
+    "sliced_copy_engine": "Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LinearLayout:
+    """Where the parts of a rank's channel begin, bytes; it follows from the workload, so candidates share one."""
+
+    epochs: int
+    """Epoch of the last meeting, for each CTA of a grid; this rank's alone."""
+    tickets: int
+    """Kernels whose CTA of that number is running."""
+    record: int
+    """The first failure of this rank."""
+    flags: int
+    """[barrier, CTA, peer]: the epoch up to which the peer's CTA has come; peers write it."""
+    scratch: int
+    """This rank's part of a sum in two stages; peers read it."""
+    partials: int
+    """What this rank's GEMM contributes, [channel_rows, N] slice by slice; peers read it."""
+    size: int
+    """Bytes of the whole channel."""
+
+    @classmethod
+    def of(cls, workload: LinearAllReduceWorkload) -> LinearLayout:
+        """Lay out the channel of a concrete workload."""
+        ranks = workload.world_size
+        payload = workload.channel_rows * workload.width * ELEMENT
+        parts = {
+            "epochs": 4 * CHANNEL_CTAS,
+            "tickets": 4 * CHANNEL_CTAS,
+            "record": 4 * RECORD_WORDS,
+            "flags": 4 * BARRIERS * CHANNEL_CTAS * ranks,
+            "scratch": (-(-payload // ranks) // WORD + 1) * WORD,
+            "partials": payload + MAX_SLICES * WORD,  # every slice begins at a whole word
+        }
+        places, size = laid_out(parts)
+        return cls(**places, size=size)
+
+
+def lower(workload: Workload, candidate: Candidate) -> Lowering:
+    """Lower a candidate of a row-parallel linear; what multiplies is a library, so some have no kernel of ours.
+
+    Raises:
+        ScheduleError: rows too long to be quantised.
+    """
+    assert isinstance(workload, LinearAllReduceWorkload)
+    assert isinstance(candidate, Linear)
+    kernels: dict[str, KernelLaunch] = {}
+    constants: dict[str, Any] = {
+        "dtype": workload.dtype,
+        "purpose": PURPOSE[candidate.route],
+        "quantised": workload.quantisation != "none",
+        "peers": _peers(candidate),
+    }
+    if workload.quantisation != "none":
+        constants |= _quantisation(workload)
+        kernels["quantise"] = KernelLaunch(
+            grid=(QUANTISE_CTAS, 1, 1),
+            block=(constants["row_threads"], 1, 1),
+            args=("x", "codes", "scales", "rows"),
+        )
+    options: dict[str, Any] = {name: value for name, value in candidate.schedule().items() if name != "route"}
+    capabilities: tuple[str, ...] = ()
+    layout = LinearLayout.of(workload)
+    if isinstance(candidate, Grid):
+        constants |= _exchange(workload, candidate, layout)
+        kernels |= _baseline_kernels(candidate)
+        options |= {"partials_at": layout.partials, "channel_rows": workload.channel_rows}
+        capabilities = (CAPABILITY,)
+    return Lowering(
+        template="linear_all_reduce/linear.cu.j2",
+        constants=constants,
+        kernels=kernels,
+        steps={"linear": tuple(kernels)},
+        options=options,
+        arguments={
+            name: kind.format(workload.world_size)
+            for name, kind in ARGUMENTS.items()
+            if any(name in kernel.args for kernel in kernels.values())
+        },
+        capabilities=capabilities,
+        # Hundreds of megabytes, for nothing unless a record admits a schedule that uses them.
+        channel={**asdict(layout), "on_request": 1} if workload.channel_rows else {},
+    )
+
+
+def _peers(candidate: Linear) -> str:
+    """Which kernels of ours talk to peers: `reduce`, `copies`, or none."""
+    if isinstance(candidate, Pulling):
+        return "reduce"
+    return "copies" if isinstance(candidate, SlicedCopyEngine) else ""
+
+
+def _quantisation(workload: LinearAllReduceWorkload) -> dict[str, Any]:
+    words = workload.k * ELEMENT // WORD
+    threads = min(MAX_THREADS, -(-words // (WARP * QUANTISE_STEPS)) * WARP)
+    steps = -(-words // threads)
+    if steps > QUANTISE_STEPS:
+        most = QUANTISE_STEPS * MAX_THREADS * WORD // ELEMENT
+        raise ScheduleError(
+            f"k is {workload.k}, and a row is quantised out of the registers of one CTA, which hold {most} elements; "
+            "split the layer, or leave it unquantised"
+        )
+    return {
+        "k": workload.k,
+        "row_words": words,
+        "row_threads": threads,
+        "row_steps": steps,
+        "row_warps": threads // WARP,
+        "least_scale": float_literal(LEAST_SCALE),
+        "nonfinite": workload.nonfinite,
+    }
+
+
+def _exchange(workload: LinearAllReduceWorkload, candidate: Grid, layout: LinearLayout) -> dict[str, Any]:
+    meeting = (1, WARP) if isinstance(candidate, SlicedCopyEngine) else (candidate.ctas, candidate.threads)
+    at_once = candidate.loads_in_flight if isinstance(candidate, Pulling) else 1
+    return {
+        "words_at_once": at_once,
+        "sums_at_once": max(1, at_once // workload.world_size),
+        "world_size": workload.world_size,
+        "meeting_ctas": meeting[0],
+        "meeting_threads": meeting[1],
+        "add_ctas": candidate.ctas,
+        "add_threads": candidate.threads,
+        "stages": candidate.stages if isinstance(candidate, SlicedCopyEngine) else 2,
+        "word_bytes": WORD,
+        "word_type": WORD_TYPE[WORD],
+        "poison": POISON[WORD],
+        "layout": asdict(layout),
+        "layout_version": LAYOUT_VERSION,
+        "channel_ctas": CHANNEL_CTAS,
+    }
+
+
+def _baseline_kernels(candidate: Grid) -> dict[str, KernelLaunch]:
+    grid, block = (candidate.ctas, 1, 1), (candidate.threads, 1, 1)
+    if not isinstance(candidate, SlicedCopyEngine):
+        args = ("channels", "at", "result", "begin_at", "numel", "rank_base", "timeout_ns")
+        return {"reduce": KernelLaunch(grid=grid, block=block, args=args, resident=True)}
+    one, warp = (1, 1, 1), (WARP, 1, 1)
+    return {
+        "meet": KernelLaunch(one, warp, ("channels", "rank_base", "timeout_ns"), resident=True),
+        "add": KernelLaunch(
+            grid, block, ("channels", "at", "fetched", "stride", "result", "begin_at", "numel", "rank_base")
+        ),
+        "close": KernelLaunch(
+            one, warp, ("channels", "result", "numel", "rank_base", "timeout_ns"), resident=True
+        ),
+    }

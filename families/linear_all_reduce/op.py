@@ -1,0 +1,259 @@
+"""The op `linear_all_reduce`: a row-parallel linear with its all-reduce, on any device.
+
+    y = linear_all_reduce(x, weight, comm=comm)            # [..., K], [N, K] -> [..., N], summed over the ranks
+    installation = linear_all_reduce.install(model, comm)  # every row-parallel layer that it speeds up here
+
+What isn't admitted by a record for this shape, these rows and this device takes the plain path: the plain linear,
+then the plain all-reduce. The bias is added once, by rank 0, in its GEMM: a pass over the result would cost more,
+and engines do it there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ...runtime import policy as policies
+from ...runtime.device import current
+from ...runtime.dispatch import Dispatch, chosen_policy
+from ...runtime.explanation import Explanation
+from ...runtime.table import FieldValue
+from ...runtime.traced import graph_name
+from .decisions import Deciding, Terms, shape_of
+from .shape import FAMILY, KIND, Shape
+
+if TYPE_CHECKING:
+    import torch
+
+    from ...runtime.request import Request, Runner
+    from .overlap.group import LayerGroup
+    from .overlap.install import Installation
+    from .overlap.rows import Schedule
+
+
+@dataclass
+class Installed:
+    """What `state` tells of an installation."""
+
+    world_size: int
+    layers: tuple[str, ...]
+    forced: str | None
+    decisions: dict[str, str] = field(default_factory=dict)
+
+
+class Op(Deciding):
+    """`linear_all_reduce`, bound to a dispatch table."""
+
+    family = FAMILY
+
+    def __init__(self, dispatch: Dispatch) -> None:
+        """Bind, and make the op known to `dispatch`."""
+        super().__init__(dispatch)
+        self._groups: dict[Terms, tuple[str, LayerGroup]] = {}
+        self._installed: list[tuple[Installation, Installed]] = []
+        dispatch.register(self)
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        *,
+        comm: Any,
+        weight_scale: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        nonfinite: str = "nan",
+        exact: bool = False,
+        policy: str | None = None,
+        force: Schedule | str | None = None,
+    ) -> torch.Tensor:
+        """The sum over all ranks of `x @ weight.T`, for inference.
+
+        Args:
+            x: [..., K], this rank's columns of the activations; float16, bfloat16 or float32, in any layout.
+            weight: [N, K], this rank's columns of the weight, of x's dtype; or float8_e4m3fn, then x is quantised
+                to FP8 with a scale for each row.
+            comm: a communicator, one rank a process.
+            weight_scale: float32, of one element or N, with an FP8 weight.
+            bias: [N], the same on every rank; added once.
+            nonfinite: what a quantised row with Inf or NaN becomes: `nan`, or `clean`: such elements count as zero.
+            exact: raise, because every route is under a tolerance.
+            policy: which candidates may be dispatched; by default the policy in force.
+            force: a candidate by name, whatever the records say.
+
+        Returns:
+            [..., N], a fresh tensor of x's dtype; the same on every rank.
+
+        Raises:
+            ValueError, TypeError: the arguments contradict each other or aren't allowed.
+            RuntimeError: an input requires grad.
+            NotExact, Unsupported, NotWarm: as `Dispatch.resolve` says.
+            PeerTimeout: an earlier call waited in vain for a peer.
+        """
+        import torch
+
+        from .overlap.operator import linear_all_reduce, traced_group
+
+        quantisation = "none" if weight_scale is None else "fp8_per_token"
+        if torch.compiler.is_compiling():
+            key, known_as = self._dispatch.traced.key, graph_name(comm)
+            name = traced_group(key, known_as, quantisation, nonfinite, exact, policy, traceable(force))
+        else:
+            name, _ = self.group(Terms(comm, quantisation, nonfinite, exact, policy, force))
+        result: torch.Tensor = linear_all_reduce(x, weight, weight_scale, bias, name)
+        return result
+
+    def group(self, terms: Terms) -> tuple[str, LayerGroup]:
+        """The layer group of these terms, and the name by which graphs know it; made on the first call."""
+        found = self._groups.get(terms)
+        if found is None:
+            from .overlap.group import LayerGroup
+            from .overlap.operator import name_of, register
+
+            _check_terms(terms)
+            group = LayerGroup(
+                terms.comm,
+                self._decider(terms),
+                self._plain_all_reduce(terms.comm),
+                terms.quantisation,
+                terms.nonfinite,  # type: ignore[arg-type]
+            )
+            name = name_of(self._dispatch.traced.expected_name, terms)
+            register(name, group)
+            found = self._groups[terms] = (name, group)
+        return found
+
+    def install(
+        self,
+        model: torch.nn.Module,
+        comm: Any,
+        *,
+        policy: str | None = None,
+        force: Schedule | str | None = None,
+    ) -> Installation:
+        """Route the model's row-parallel layers through the op where some schedule is admitted for them.
+
+        Layers are known by their attributes (`runtime.linear.install`). Call it on every rank, before the model is
+        compiled or captured.
+
+        Returns:
+            Which layers were routed and which weren't, with reasons; it can `uninstall`.
+        """
+        from .overlap.install import install
+
+        installed = Installed(comm.world_size, (), None if force is None else str(force))
+
+        def serves(weight: torch.Tensor, quantisation: str) -> str | None:
+            if force is not None:
+                return None
+            found, reason = self._admitted(weight, quantisation, comm, policy)
+            installed.decisions.update(found)
+            return None if found else reason
+
+        def group_for(quantisation: str) -> str:
+            return self.group(Terms(comm, quantisation, policy=policy, force=force))[0]
+
+        def describe(weight: torch.Tensor, quantisation: str) -> str:
+            if force is not None:
+                return f"forced: {force}"
+            found, _ = self._admitted(weight, quantisation, comm, policy)
+            return ", ".join(f"{cell}: {candidate}" for cell, candidate in found.items())
+
+        done = install(model, comm.world_size, serves, group_for, describe)
+        installed.layers = done.routed
+        self._installed.append((done, installed))
+        return done
+
+    def state(self) -> dict[str, Any]:
+        """What is installed, as JSON-able data for the key of a compile cache: traced graphs differ by it."""
+        return {
+            "installed": [
+                {
+                    "world_size": what.world_size,
+                    "layers": list(what.layers),
+                    "forced": what.forced,
+                    "decisions": dict(what.decisions),
+                }
+                for done, what in self._installed
+                if done.groups
+            ]
+        }
+
+    def explain(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        *,
+        comm: Any,
+        weight_scale: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+        nonfinite: str = "nan",
+        exact: bool = False,
+        policy: str | None = None,
+    ) -> Explanation:
+        """Which candidate such a call takes, and the reason for every candidate; computes nothing."""
+        from .overlap.group import check
+
+        quantisation = "none" if weight_scale is None else "fp8_per_token"
+        check(x, weight, weight_scale, bias, quantisation)
+        rows = x.reshape(-1, x.shape[-1])
+        request = shape_of(rows, weight, comm, quantisation, nonfinite).request()
+        chosen = chosen_policy(policy)
+        return Explanation.of(self._dispatch.select(request, current(x.device), chosen, comm, exact))
+
+    def request_for(self, fields: Mapping[str, FieldValue], kind: str) -> Request:
+        """The request of a call of a workload's shape; `m` must be one number.
+
+        Raises:
+            ValueError: an unknown kind, or an interval where a number is needed.
+        """
+        if kind != KIND:
+            raise ValueError(f"kind is {kind!r}; this family has {KIND} alone")
+        return Shape.of(fields).request()
+
+    def reference_for(self, fields: Mapping[str, FieldValue], kind: str) -> Runner:
+        """The torch reference over ranks that are stacked: x [ranks, M, K], weight [ranks, N, K] to [M, N].
+
+        Raises:
+            ValueError: as `request_for`.
+        """
+        self.request_for(fields, kind)
+
+        def run(
+            inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None
+        ) -> Sequence[torch.Tensor]:
+            x, weight = inputs
+            partials = (x @ weight.transpose(1, 2)).float()
+            result = partials[0]
+            for partial in partials[1:]:
+                result = result + partial
+            rounded = result.to(x.dtype)
+            return [rounded] if outputs is None else [outputs[0].copy_(rounded)]
+
+        return run
+
+
+def traceable(force: Schedule | str | None) -> str | None:
+    """What is forced, if a graph can hold it.
+
+    Raises:
+        ValueError: a schedule is given as an object.
+    """
+    if not isinstance(force, str | None):
+        raise ValueError(
+            f"force is {force}, and a graph holds no schedule; force a candidate by its name, or install() the model "
+            "before it is compiled"
+        )
+    return force
+
+
+def _check_terms(terms: Terms) -> None:
+    if getattr(terms.comm, "local_ranks", None) != 1:
+        raise TypeError(
+            f"comm is {type(terms.comm).__name__}; it must be what communicator() of the dispatch module gave: one "
+            "rank a process"
+        )
+    if terms.nonfinite not in ("nan", "clean"):
+        raise ValueError(f"nonfinite is {terms.nonfinite!r}; allowed are nan and clean")
+    if terms.policy is not None:
+        policies.checked(terms.policy)

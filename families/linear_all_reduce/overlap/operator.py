@@ -1,0 +1,125 @@
+"""`kernwright::linear_all_reduce`: one opaque torch operator that owns the reduction, whatever path a call takes.
+
+    linear_all_reduce(Tensor x, Tensor weight, Tensor? weight_scale, Tensor? bias, str group) -> Tensor
+
+A layer group is known to graphs by its name, because an operator takes no objects. How many rows there are is
+looked at inside: a traced graph is the same for every M, and for every verdict of the ledger.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import torch
+
+from ....runtime.traced import modules
+from ..decisions import Terms
+from .group import LayerGroup
+
+SCHEMA = "linear_all_reduce(Tensor x, Tensor weight, Tensor? weight_scale, Tensor? bias, str group) -> Tensor"
+
+_groups: dict[str, LayerGroup] = {}
+_numbers = itertools.count()
+
+
+def name_of(namespace: str, terms: Terms) -> str:
+    """The name by which graphs know a layer group: all that defines it, so that another process can make it again.
+
+    Args:
+        namespace: of the dispatch module's operators.
+        terms: what was asked for; where the communicator has no name, or a schedule is an object, the name holds in
+            this process alone.
+    """
+    comm = getattr(terms.comm, "torch_name", None)
+    if comm is None or not isinstance(terms.force, str | None):
+        return f"linear_all_reduce/{next(_numbers)}"
+    return json.dumps(
+        [namespace, comm, terms.quantisation, terms.nonfinite, terms.exact, terms.policy, terms.force]
+    )
+
+
+def register(name: str, group: LayerGroup) -> None:
+    """Make a layer group known to the operator, for good, as graphs may hold its name."""
+    _groups[name] = group
+
+
+def group_of(name: str) -> LayerGroup:
+    """The layer group of a name; made anew, if this process has none and the name tells how.
+
+    Raises:
+        ValueError: it can't be: the dispatch module isn't loaded, or the communicator isn't there.
+    """
+    found = _groups.get(name)
+    if found is None:
+        _make(name)
+        found = _groups.get(name)
+    if found is None:
+        raise ValueError(
+            f"no layer group is called {name!r} in this process; import the dispatch module that the graph was "
+            "traced with, and install the model before it is compiled, or before a compiled graph is loaded"
+        )
+    return found
+
+
+def _make(name: str) -> None:
+    """Make the group that a name of `name_of` tells of, where its dispatch module is loaded."""
+    if not name.startswith("["):  # a name of one process alone
+        return
+    namespace, comm, *rest = json.loads(name)
+    for module in list(modules.values()):
+        op = module.operator("linear_all_reduce")
+        if module.expected_name == namespace and op is not None:
+            op.group(Terms(module.communicator(comm), *rest))
+
+
+def _call(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    group: str,
+) -> torch.Tensor:
+    return group_of(group)(x, weight, weight_scale, bias)
+
+
+def _fake(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scale: torch.Tensor | None,  # noqa: ARG001
+    bias: torch.Tensor | None,  # noqa: ARG001
+    group: str,  # noqa: ARG001
+) -> torch.Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]))
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def traced_group(
+    key: str, comm: str, quantisation: str, nonfinite: str, exact: bool, policy: str | None, force: str | None
+) -> str:
+    """The name of a layer group, made if there is none yet, while a call is traced; a trace passes constants alone.
+
+    Args:
+        key: of the dispatch module.
+        comm: the communicator's name.
+        quantisation, nonfinite, exact, policy, force: as `Terms` has them.
+
+    Raises:
+        ValueError, TypeError: the communicator is gone, or terms aren't allowed.
+    """
+    namespace = modules[key]
+    found = namespace.communicator(comm)
+    name: str = namespace.operator("linear_all_reduce").group(
+        Terms(found, quantisation, nonfinite, exact, policy, force)
+    )[0]
+    return name
+
+
+_library: Any = torch.library.Library("kernwright", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define(SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
+_library.impl("linear_all_reduce", _call, "CompositeExplicitAutograd")
+torch.library.register_fake("kernwright::linear_all_reduce", _fake, lib=_library)
+
+linear_all_reduce = torch.ops.kernwright.linear_all_reduce.default
+"""The operator, as graphs call it."""

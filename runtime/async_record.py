@@ -1,0 +1,72 @@
+"""Looking at words on the device now and then, without ever waiting for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+
+class AsyncRecord:
+    """A few int32 words that kernels write, as they were a moment ago.
+
+    A call that read them itself would wait: for a copy, and where the reading stream shares a hardware queue with
+    kernels that wait for a peer, for these. So a look asks for a copy into pinned memory and takes what the one
+    before has brought.
+    """
+
+    def __init__(self, words: torch.Tensor) -> None:
+        """Allocate what looking needs: pinned memory, a stream, an event.
+
+        Args:
+            words: int32, of any shape; on a CPU, whose kernels have ended when their launch returns, it is read
+                as it is.
+        """
+        import torch
+
+        self._words, self._asked = words, False
+        self._host: Any = None
+        if words.is_cuda:
+            self._host = torch.empty(words.shape, dtype=words.dtype, pin_memory=True)
+            self._stream: Any = torch.cuda.Stream(words.device)  # type: ignore[no-untyped-call]
+            self._arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+
+    def look(self) -> list[Any] | None:
+        """The words of the copy that was asked for last, if it has arrived; asks for the next one."""
+        if self._host is None:
+            words: list[Any] = self._words.tolist()
+            return words
+        import torch
+
+        if self._asked and not self._arrived.query():
+            return None
+        found = self._host.tolist() if self._asked else None
+        with torch.cuda.stream(self._stream):
+            self._host.copy_(self._words, non_blocking=True)
+            self._arrived.record()
+        self._asked = True
+        return found
+
+    def read(self) -> list[Any]:
+        """The words as they are now; waits for a copy, but not for the caller's stream."""
+        import torch
+
+        if self._host is None:
+            return self.look() or []
+        with torch.cuda.stream(self._stream):
+            words: list[Any] = self._words.tolist()
+        return words
+
+    def forget(self) -> None:
+        """Let no later look show what the words were before the work that is on the current stream by now."""
+        if self._host is not None:
+            import torch
+
+            self._stream.wait_stream(torch.cuda.current_stream(self._words.device))
+            self._asked = False
+
+    def end(self) -> None:
+        """Wait for the copy that is on its way, before the memory of the words is given back."""
+        if self._asked:
+            self._arrived.synchronize()

@@ -1,1 +1,0 @@
-"""Torch references, one module a family: what serves where no kernel does, on any device."""

@@ -1,0 +1,224 @@
+"""A group of ranks on the emulator: channels, calls of generated kernels, and the oracle's answer for each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from kernwright.emulator import Buffer, Launch, Object, compile_text
+from kernwright.evidence.oracle import storage
+from kernwright.families.all_reduce.oracle import all_reduce, all_reduce_sum2
+from kernwright.families.all_reduce.spec import AllReduceSpec, ChannelLayout
+from kernwright.generator.environment import make_environment
+from kernwright.generator.sources import GeneratedCandidate, GeneratedWorkload, generate_workloads
+from kernwright.specs import families, find_workspace, load_spec
+
+HERE = Path(__file__).parent
+OPERATIONS = ("symmetric", "staged", "sum2")
+BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+SECOND = 1_000_000_000
+Edit = tuple[str, str]
+
+
+def generated(path: Path) -> tuple[AllReduceSpec, list[GeneratedWorkload]]:
+    workspace = find_workspace()
+    known = families(workspace)
+    file = load_spec(path, workspace)
+    workloads = list(generate_workloads(make_environment(workspace, known), file, known["all_reduce"]))
+    assert isinstance(file.spec, AllReduceSpec)
+    return file.spec, workloads
+
+
+@functools.cache
+def miniature() -> tuple[AllReduceSpec, dict[tuple[str, int], GeneratedWorkload]]:
+    spec, workloads = generated(HERE / "miniature" / "mini.toml")
+    return spec, {(entry.workload.dtype, entry.workload.world_size): entry for entry in workloads}
+
+
+def to_bits(values: Any, dtype: str) -> Any:
+    values = np.asarray(values, np.float32)
+    return values.view(np.uint32) if dtype == "float32" else storage(dtype).store(values)
+
+
+@dataclass
+class Group:
+    """Ranks of one channel; `call` appends launches and what they must store."""
+
+    dtype: str
+    ranks: int
+    edits: tuple[Edit, ...] = ()
+    """Changes to every text; each must fit somewhere."""
+    epoch: int = 0
+    """Epoch of the call before the first one, and the flags and tags that it left."""
+    tag: int | None = None
+    """Tags of the packets, where they aren't those of the last two calls."""
+    devices: tuple[int, ...] = ()
+    """The emulator's rank of each rank of the group; default the same."""
+    seed: int = 1
+    launches: list[Launch] = field(default_factory=list)
+    expected: dict[Buffer, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.spec, workloads = miniature()
+        self.entry = workloads[self.dtype, self.ranks]
+        self.layout = ChannelLayout.of(self.entry.workload)
+        self.devices = self.devices or tuple(range(self.ranks))
+        self.rng = np.random.default_rng(self.seed)
+        self.channels = [Buffer.inout("channel", self.memory(), rank=device) for device in self.devices]
+
+    def memory(self) -> Any:
+        """A channel after the call of `epoch`: all zeros if there was none."""
+        memory, layout = np.zeros(self.layout.size, np.uint8), self.layout
+        words = memory.view(np.uint32)
+        words[layout.epochs // 4 : layout.tickets // 4] = self.epoch
+        words[layout.flags // 4 : layout.packets // 4] = self.epoch
+        slots = words[layout.packets // 4 : layout.staged // 4].reshape(-1, 2)
+        half = len(slots) // 2
+        if self.tag is not None:
+            slots[:, 1] = self.tag
+        elif self.epoch:
+            for parity in (0, 1):
+                newest = self.epoch if self.epoch % 2 == parity else (self.epoch - 1) % 2**32
+                slots[parity * half : (parity + 1) * half, 1] = newest
+        return memory
+
+    def candidate(self, name: str) -> GeneratedCandidate:
+        return next(c for c in self.entry.candidates if c.candidate.name == name)
+
+    def kernel(self, name: str) -> Object:
+        text = self.candidate(name).sources[-1].text
+        for old, new in self.edits:
+            text = text.replace(old, new)
+        return compile_text(text, f"{name}.cu")
+
+    def values(self, numel: int) -> Any:
+        """What each rank contributes: the order of adding them matters."""
+        spread = np.ldexp(
+            self.rng.standard_normal((self.ranks, numel)), self.rng.integers(-3, 4, (self.ranks, numel))
+        )
+        return to_bits(spread, self.dtype)
+
+    def buffer(self, make: Any, name: str, bits: Any, device: int) -> Buffer:
+        return Buffer(name, bits, make, device, (), self.dtype)
+
+    def call(
+        self,
+        name: str,
+        operation: str,
+        numel: int,
+        given: Sequence[Any] | None = None,
+        *,
+        skip: Sequence[int] = (),
+        slot: int = 0,
+        shift: int = 0,
+        in_place: bool = False,
+        one_grid: bool = False,
+        timeout_s: int = 30,
+        stream: int = 0,
+        answer: Any = None,
+    ) -> list[Buffer]:
+        """One all-reduce on all ranks but `skip`; gives the outputs.
+
+        Args:
+            given: the ranks' tensors as bits, random unless given; `sum2` adds random ones to them.
+            shift: elements by which inputs and outputs lie past the beginning of their memory; the text must
+                have been edited to the same.
+            in_place: the output is the input.
+            one_grid: all ranks in one launch.
+            stream: of every rank; calls of different streams may overlap.
+            answer: the bits that are expected, instead of the oracle's.
+        """
+        tensors = list(self.values(numel) if given is None else given)
+        addends = list(self.values(numel)) if operation == "sum2" else []
+        if answer is None:
+            answer = (
+                all_reduce_sum2(tensors, addends, self.dtype) if addends else all_reduce(tensors, self.dtype)
+            )
+        pad = np.zeros(shift, answer.dtype)
+        number = len(self.launches)
+        inputs, others, outputs = [], [], []
+        for rank, device in enumerate(self.devices):
+            mine = np.concatenate([pad, tensors[rank]])
+            inputs.append(self.buffer("inout" if in_place else "in", f"input{number}", mine, device))
+            if addends:
+                others.append(
+                    self.buffer("in", f"addend{number}", np.concatenate([pad, addends[rank]]), device)
+                )
+            access = "inout" if shift else "out"
+            output = (
+                inputs[-1]
+                if in_place
+                else self.buffer(access, f"output{number}", np.zeros_like(mine), device)
+            )
+            outputs.append(output)
+            if rank not in skip:
+                self.expected[output] = np.concatenate([pad, answer])
+        active = [rank for rank in range(self.ranks) if rank not in skip]
+        if operation == "symmetric":
+            for rank in active:
+                self._produce(rank, inputs[rank], slot)
+        kernel, lowered = self.kernel(name), self.candidate(name)
+        launch = lowered.lowering.kernels[operation]
+        for rank in [0] if one_grid else active:
+            everyone = [range(self.ranks)[i] if one_grid else rank for i in range(self.ranks)]
+            arguments = {
+                "channels": tuple(self.channels),
+                "inputs": tuple(inputs[i] for i in everyone),
+                "addends": tuple(others[i] for i in everyone) if others else None,
+                "outputs": tuple(outputs[i] for i in everyone),
+                "numel": np.uint32(numel),
+                "input_slot": np.uint32(slot),
+                "rank_base": np.uint32(rank),
+                "timeout_ns": np.uint64(timeout_s * SECOND),
+            }
+            grid = (launch.grid[0], self.ranks if one_grid else 1, 1)
+            args: Any = tuple(arguments[argument] for argument in launch.args)
+            symbol = lowered.symbols[operation]
+            self.launches.append(
+                Launch(kernel, symbol, grid, launch.block, args, rank=self.devices[rank], stream=stream)
+            )
+        return outputs
+
+    def _produce(self, rank: int, result: Buffer, slot: int) -> None:
+        kernel = compile_text((HERE / "kernels" / "producer.cu").read_text(), "producer.cu")
+        at = self.layout.inputs + slot * self.layout.capacity
+        args = (self.channels[rank], result, np.uint64(at), np.uint32(result.array.nbytes // 2))
+        self.launches.append(Launch(kernel, "produce", (1, 1, 1), (32, 1, 1), args, rank=self.devices[rank]))
+
+    def delay(self, rank: int, seconds: int, stream: int = 0) -> None:
+        """Let a rank come late to whatever follows."""
+        kernel = compile_text((HERE / "kernels" / "delay.cu").read_text(), "delay.cu")
+        once, one = (1, 1, 1), (np.uint32(seconds),)
+        self.launches.append(Launch(kernel, "delay", once, once, one, rank=self.devices[rank], stream=stream))
+
+    def record(self, arrays: Any, rank: int) -> list[int]:
+        """The error record of a rank after a run: failures, rank, peer, waited for, expected, seen, CTA."""
+        words = arrays[self.channels[rank]].view(np.uint32)
+        return words[self.layout.record // 4 :][:7].tolist()
+
+    def epochs(self, arrays: Any, rank: int) -> set[int]:
+        words = arrays[self.channels[rank]].view(np.uint32)
+        return set(words[self.layout.epochs // 4 : self.layout.tickets // 4].tolist())
+
+
+@pytest.fixture(scope="session")
+def group() -> Callable[..., Group]:
+    """Make a group: `group("bfloat16", 4)`."""
+    return Group
+
+
+@pytest.fixture(scope="session")
+def generate() -> Callable[[Path], tuple[AllReduceSpec, list[GeneratedWorkload]]]:
+    """The spec of a file, and what is generated from it."""
+    return generated
+
+
+@pytest.fixture(scope="session")
+def bits() -> Callable[..., Any]:
+    """Values as bits of a dtype."""
+    return to_bits
