@@ -13,7 +13,7 @@ from kernwright.families.hyper_connection.neighbours import share_sm
 from kernwright.runtime.current import current_stream
 from kernwright.runtime.device import Device
 from kernwright.runtime.launch import CudaModule, LaunchSequence
-from kernwright.runtime.table import Kernel
+from kernwright.table import Kernel
 
 CTAS, THREADS = 132, 256
 """As an attention kernel of one token might have it."""

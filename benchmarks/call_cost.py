@@ -34,7 +34,7 @@ from kernwright.runtime import Device, loader, plan
 from kernwright.runtime import dispatch as dispatching
 from kernwright.runtime.device import current
 from kernwright.runtime.launch import LaunchSequence
-from kernwright.runtime.table import Kernel
+from kernwright.table import Kernel
 
 BRANCHES, HIDDEN, RANK, ROWS = 4, 2560, 320, 336
 CALLS = 50

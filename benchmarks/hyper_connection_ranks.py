@@ -23,7 +23,7 @@ from kernwright.generated import dispatch
 from kernwright.runtime import LoadError, Plan
 from kernwright.runtime.communicator.group import GroupCommunicator
 from kernwright.runtime.device import current, serves
-from kernwright.runtime.table import Workload
+from kernwright.table import Workload
 
 SEED = 700
 GENERATIONS = 146_000

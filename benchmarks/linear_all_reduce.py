@@ -36,7 +36,7 @@ from kernwright.evidence.provenance import toolkit
 from kernwright.evidence.ranks import agreed, slowest
 from kernwright.generated import dispatch
 from kernwright.generator import builds, plan_generation
-from kernwright.ledger import Device, Exactness, Group, Record, Timing, make_record
+from kernwright.ledger import Exactness, Group, Record, RecordedDevice, Timing, make_record
 from kernwright.ledger.writer import write_record
 from kernwright.runtime.communicator.group import GroupCommunicator
 from kernwright.runtime.device import current
@@ -269,7 +269,7 @@ class Bench:
             workload=work.label,
             candidate=candidate.name,
             control=work.control.name,
-            device=Device(arch=here.arch, sm_count=here.sm_count, name=here.name),
+            device=RecordedDevice(arch=here.arch, sm_count=here.sm_count, name=here.name),
             toolkit=toolkit(self.watch.driver, code.nvrtc if code else None),
             source_sha256=build.sha256,
             control_source_sha256=work.control.builds[arch].sha256,

@@ -30,7 +30,7 @@ from kernwright.families.hyper_connection.evidence import BoundaryChain, shape_o
 from kernwright.families.hyper_connection.truth import boundary as truth
 from kernwright.generated.dispatch import DISPATCH
 from kernwright.ledger import median
-from kernwright.runtime.table import Workload
+from kernwright.table import Workload
 from kernwright.version import VERSION
 
 INPUTS = ("residual", "block", "injection", "norm_weight", "down_weight", "up_weight")

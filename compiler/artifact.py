@@ -12,8 +12,8 @@ from typing import Literal
 
 from .resources import Resources
 
-Kind = Literal["cubin", "ptx"]
-KINDS: tuple[Kind, ...] = ("cubin", "ptx")
+ArtifactKind = Literal["cubin", "ptx"]
+KINDS: tuple[ArtifactKind, ...] = ("cubin", "ptx")
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Artifact:
 
     arch: str
     """As in a spec file: `sm_70`, `sm_90a`. PTX for `sm_70` is made for `compute_70`."""
-    kind: Kind
+    kind: ArtifactKind
     source_sha256: str
     """Digest of the source text (UTF-8), as in the manifest and in the ledger."""
     sha256: str

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .artifact import KINDS, Artifact, Kind, digest
+from .artifact import KINDS, Artifact, ArtifactKind, digest
 from .nvrtc import FLAGS
 from .resources import Resources
 from .toolchain import toolchain
@@ -36,7 +36,7 @@ class BundleEntry:
 
     source_sha256: str
     arch: str
-    kind: Kind
+    kind: ArtifactKind
     sha256: str
     resources: Mapping[str, Resources]
 
@@ -90,7 +90,7 @@ class Bundle:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise BundleInvalid(f"{path} is malformed: {error}. Write the bundle anew.") from error
 
-    def artifact(self, source_sha256: str, arch: str, kind: Kind | None = None) -> Artifact | None:
+    def artifact(self, source_sha256: str, arch: str, kind: ArtifactKind | None = None) -> Artifact | None:
         """The artifact of a source for an architecture, or None; a cubin rather than PTX unless `kind` says.
 
         Raises:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .artifact import Artifact, Kind, digest
+from .artifact import Artifact, ArtifactKind, digest
 from .resources import Resources
 from .toolchain import Toolchain
 
@@ -165,7 +165,7 @@ def _cache_at(folder: Path) -> Cache:
 
 
 def cache_key(
-    source: str, *, file_name: str, arch: str, kind: Kind, flags: Sequence[str], toolchain: Toolchain
+    source: str, *, file_name: str, arch: str, kind: ArtifactKind, flags: Sequence[str], toolchain: Toolchain
 ) -> str:
     """SHA-256 over everything that decides the artifact's bytes.
 

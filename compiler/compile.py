@@ -13,15 +13,15 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from .artifact import Artifact, Kind, digest, source_digest
+from .artifact import Artifact, ArtifactKind, digest, source_digest
 from .cache import Cache, cache_key, default_cache
 from .cubin import repair
 from .nvrtc import FLAGS, ToolchainMismatch, compile_program
 from .resources import LogUnreadable, parse_log
 from .toolchain import toolchain
 
-Result = Artifact | Exception
-Done = Callable[["Job", Result], None]
+CompileResult = Artifact | Exception
+Done = Callable[["Job", CompileResult], None]
 
 WORTH_A_POOL = 8
 """Misses from which worker processes pay. Measured on two cores with files of five kernels, 85 ms each: 6
@@ -36,11 +36,11 @@ class Job:
     file_name: str
     """How messages and line tables call it; no folder of this machine belongs into it."""
     arch: str
-    kind: Kind = "cubin"
+    kind: ArtifactKind = "cubin"
 
 
 def compile_source(
-    source: str, *, file_name: str, arch: str, kind: Kind = "cubin", cache: Cache | None = None
+    source: str, *, file_name: str, arch: str, kind: ArtifactKind = "cubin", cache: Cache | None = None
 ) -> Artifact:
     """The artifact of one source file; `cache` is the user's unless given.
 
@@ -59,8 +59,8 @@ def compile_all(
     executor: Executor | None = None,
     workers: int = 1,
     cache: Cache | None = None,
-    on_done: Callable[[Job, Result], None] = lambda _job, _result: None,
-) -> list[Result]:
+    on_done: Callable[[Job, CompileResult], None] = lambda _job, _result: None,
+) -> list[CompileResult]:
     """Compile many; the results are in the order of `jobs`, an exception standing for a job that failed.
 
     Args:
@@ -76,7 +76,7 @@ def compile_all(
         ToolchainMissing: nothing at all can be compiled.
     """
     cache = cache or default_cache()
-    results: dict[int, Result] = {}
+    results: dict[int, CompileResult] = {}
     for index, job in enumerate(jobs):
         stored = cache.get(_key(job))
         if stored is not None:
@@ -84,7 +84,7 @@ def compile_all(
             on_done(job, stored)
     misses = {index: job for index, job in enumerate(jobs) if index not in results}
 
-    def finish(index: int, result: Result) -> None:
+    def finish(index: int, result: CompileResult) -> None:
         results[index] = result
         on_done(jobs[index], result)
 
@@ -98,7 +98,7 @@ def compile_all(
     return [results[index] for index in range(len(jobs))]
 
 
-def _attempt(job: Job, cache: Cache) -> Result:
+def _attempt(job: Job, cache: Cache) -> CompileResult:
     try:
         return cache.fetch(_key(job), lambda: _compile(job))
     except Exception as error:  # a value for the caller, who knows which job it belongs to
@@ -106,7 +106,7 @@ def _attempt(job: Job, cache: Cache) -> Result:
 
 
 def _run_on_local_processes(
-    workers: int, misses: dict[int, Job], cache: Cache, finish: Callable[[int, Result], None]
+    workers: int, misses: dict[int, Job], cache: Cache, finish: Callable[[int, CompileResult], None]
 ) -> None:
     # spawn: a fork of a process that holds locks, threads or a CUDA context isn't safe
     pool = ProcessPoolExecutor(
@@ -124,7 +124,7 @@ def _ignore_interrupts() -> None:
 
 
 def _run_on(
-    executor: Executor, misses: dict[int, Job], cache: Cache, finish: Callable[[int, Result], None]
+    executor: Executor, misses: dict[int, Job], cache: Cache, finish: Callable[[int, CompileResult], None]
 ) -> None:
     identity = toolchain().identity
     folder = cache.folder if cache.lasting else None

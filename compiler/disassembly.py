@@ -19,7 +19,7 @@ _DEPRECATED = "is deprecated"
 
 
 @dataclass(frozen=True)
-class Skipped:
+class ExpectationsSkipped:
     """The machine code can't be read here."""
 
     reason: str
@@ -30,7 +30,7 @@ class DisassemblyFailed(Exception):
     """nvdisasm doesn't take a cubin that it should be able to read."""
 
 
-def instruction_counts(cubin: bytes, arch: str) -> dict[str, Counter[str]] | Skipped:
+def instruction_counts(cubin: bytes, arch: str) -> dict[str, Counter[str]] | ExpectationsSkipped:
     """How often each instruction stands in each kernel, by symbol.
 
     Args:
@@ -39,14 +39,14 @@ def instruction_counts(cubin: bytes, arch: str) -> dict[str, Counter[str]] | Ski
 
     Returns:
         Opcodes with their modifiers (`LDG.E.128.CONSTANT`), device functions counted with the kernel that
-        they were cloned for. `Skipped` without an nvdisasm, or if it doesn't read this architecture.
+        they were cloned for. `ExpectationsSkipped` without an nvdisasm, or if it doesn't read this architecture.
 
     Raises:
         DisassemblyFailed: nvdisasm reports another error.
     """
     nvdisasm = find_nvdisasm()
     if nvdisasm is None:
-        return Skipped(
+        return ExpectationsSkipped(
             "Expectations of the machine code aren't checked: there is no nvdisasm. "
             "It comes with pip install nvidia-cuda-nvdisasm, or with a CUDA toolkit."
         )
@@ -56,7 +56,7 @@ def instruction_counts(cubin: bytes, arch: str) -> dict[str, Counter[str]] | Ski
         command = [str(nvdisasm), "-json", str(path)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode != 0 and _DEPRECATED in ran.stderr:
-        return Skipped(
+        return ExpectationsSkipped(
             f"Expectations of the machine code aren't checked for {arch}: the installed nvdisasm doesn't "
             "read it (that of a CUDA toolkit 13.0 or earlier does)."
         )
@@ -65,7 +65,7 @@ def instruction_counts(cubin: bytes, arch: str) -> dict[str, Counter[str]] | Ski
     return _count(ran.stdout)
 
 
-def remembered_counts(cubin: bytes, arch: str, folder: Path) -> dict[str, Counter[str]] | Skipped:
+def remembered_counts(cubin: bytes, arch: str, folder: Path) -> dict[str, Counter[str]] | ExpectationsSkipped:
     """As `instruction_counts`, by way of a file below `folder`: nvdisasm takes half a second a cubin.
 
     A file that can't be read or written costs that time and nothing else; what was skipped isn't kept.

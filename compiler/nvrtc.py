@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from .artifact import Kind
+from .artifact import ArtifactKind
 from .headers import read_headers
 from .toolchain import Toolchain, ToolchainMissing, require_arch, toolchain
 
@@ -41,7 +41,7 @@ class ToolchainMismatch(Exception):
     """Two parts of the installation, or two machines, disagree about the compiler in use."""
 
 
-def compile_program(source: str, *, file_name: str, arch: str, kind: Kind) -> Compiled:
+def compile_program(source: str, *, file_name: str, arch: str, kind: ArtifactKind) -> Compiled:
     """Compile one source file.
 
     Args:

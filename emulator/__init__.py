@@ -1,7 +1,7 @@
 """Runs generated CUDA on the CPU: exactness, schedule fuzzing and race detection without a GPU.
 
 - `compile_text`: a `.cu` text, unchanged, to an object (host compiler, cached by content);
-- `Buffer`, `Launch`, `run`: launches over ranks and streams on NumPy arrays, under one `Schedule`;
+- `DeviceBuffer`, `EmulatedLaunch`, `run`: launches over ranks and streams on NumPy arrays, under one `Interleaving`;
 - `check`, `fuzz`: every check of one schedule; many schedules until one fails;
 - `find_races`: ThreadSanitizer, in a process of its own;
 - `candidate_program`, `run_candidate`: a candidate of the dispatch table.
@@ -9,18 +9,18 @@
 Faults are values (`report`). Importing this loads neither torch nor CuPy.
 """
 
-from .build import CompileFailed, Object, Variant, compile_text
+from .build import HostCompileFailed, Object, Variant, compile_text
 from .candidate import CandidateRun, Program, candidate_program, run_candidate
-from .check import Checked, Fuzzed, Problem, check, fuzz
-from .compare import Mismatch, compare
-from .launch import Argument, Buffer, Launch, Outcome, run
+from .check import Checked, CheckProblem, Fuzzed, check, fuzz
+from .compare import BufferMismatch, compare
+from .launch import Argument, DeviceBuffer, EmulatedLaunch, Outcome, run
 from .race import TooLarge, find_races
 from .report import (
     Deadlock,
     Divergence,
     Fault,
     InputWritten,
-    Misaligned,
+    MisalignedAccess,
     Misuse,
     OutOfBounds,
     Race,
@@ -29,7 +29,7 @@ from .report import (
     Unwritten,
     Where,
 )
-from .schedule import POLICIES, Policy, Schedule, schedules
+from .schedule import POLICIES, Interleaving, SchedulerPolicy, schedules
 from .text import TextUnsupported
 from .toolchain import EXIT_STATUS, CompilerMissing, compiler
 
@@ -37,28 +37,28 @@ __all__ = [
     "EXIT_STATUS",
     "POLICIES",
     "Argument",
-    "Buffer",
+    "BufferMismatch",
     "CandidateRun",
+    "CheckProblem",
     "Checked",
-    "CompileFailed",
     "CompilerMissing",
     "Deadlock",
+    "DeviceBuffer",
     "Divergence",
+    "EmulatedLaunch",
     "Fault",
     "Fuzzed",
+    "HostCompileFailed",
     "InputWritten",
-    "Launch",
-    "Misaligned",
-    "Mismatch",
+    "Interleaving",
+    "MisalignedAccess",
     "Misuse",
     "Object",
     "OutOfBounds",
     "Outcome",
-    "Policy",
-    "Problem",
     "Program",
     "Race",
-    "Schedule",
+    "SchedulerPolicy",
     "ScopeTooNarrow",
     "TextUnsupported",
     "TooLarge",

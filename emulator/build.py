@@ -49,7 +49,7 @@ _OPTIONS: dict[Variant, tuple[str, ...]] = {
 logger = logging.getLogger(__name__)
 
 
-class CompileFailed(Exception):
+class HostCompileFailed(Exception):
     """The text isn't valid for the emulator; the message holds the compiler's first complaints."""
 
 
@@ -78,7 +78,7 @@ def compile_text(text: str, name: str, variant: Variant = "plain") -> Object:
 
     Raises:
         CompilerMissing: there is no compiler here.
-        CompileFailed: the text uses a name that the emulator doesn't know, or isn't C++.
+        HostCompileFailed: the text uses a name that the emulator doesn't know, or isn't C++.
         TextUnsupported: see `text.facts`.
     """
     found = facts(text, name)
@@ -215,7 +215,7 @@ def _compile(with_what: Compiler, options: tuple[str, ...], folder: Path, name: 
     environment = {**os.environ, "LC_ALL": "C"}  # plain quotes in messages
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise CompileFailed(_explain(done.stderr, name))
+        raise HostCompileFailed(_explain(done.stderr, name))
 
 
 def _machine_flags() -> tuple[str, ...]:

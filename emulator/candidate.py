@@ -13,17 +13,17 @@ import numpy as np
 
 from ..runtime.loader import source_text
 from ..runtime.plan import TIMEOUT_NS
-from ..runtime.request import ITEM_BYTES, Signature, pointers
-from ..runtime.request import Buffer as Tensor
-from ..runtime.table import Candidate
+from ..runtime.request import Signature, pointers
+from ..table import ITEM_BYTES, Candidate
+from ..table import Buffer as Tensor
 from .build import Variant, compile_text
-from .launch import Argument, Array, Buffer, Launch, run
+from .launch import Argument, Array, DeviceBuffer, EmulatedLaunch, run
 from .report import Fault
-from .schedule import Schedule
+from .schedule import Interleaving
 
 CHANNELS, RANK_BASE = "channels", "rank_base"
 """Arguments of kernels that talk: the ranks' memory, and the first rank of a launch."""
-NOBODY = Buffer("another rank's tensor", np.zeros(1, np.uint8), "in")
+NOBODY = DeviceBuffer("another rank's tensor", np.zeros(1, np.uint8), "in")
 """What the pointers of other ranks lead to in a launch of one rank."""
 
 
@@ -31,13 +31,13 @@ NOBODY = Buffer("another rank's tensor", np.zeros(1, np.uint8), "in")
 class Program:
     """Launches, with the buffers that they use by name."""
 
-    launches: tuple[Launch, ...]
-    buffers: Mapping[str, tuple[Buffer, ...]]
+    launches: tuple[EmulatedLaunch, ...]
+    buffers: Mapping[str, tuple[DeviceBuffer, ...]]
     """A buffer for each rank."""
     outputs: tuple[str, ...]
     """What the op returns; everything else that the launches write is intermediate."""
 
-    def expect(self, tensors: Mapping[str, Array]) -> dict[Buffer, Array]:
+    def expect(self, tensors: Mapping[str, Array]) -> dict[DeviceBuffer, Array]:
         """Those of `tensors` that the launches write, as `check` and `fuzz` take them."""
         return {
             buffer: _share(tensors[name], buffer.array.nbytes, rank)
@@ -91,13 +91,13 @@ def candidate_program(
     scalars: dict[str, np.generic] = {name: np.void(value) for name, value in (constants or {}).items()}
     scalars |= {name: np.uint64(TIMEOUT_NS) for name in candidate.arguments if name == "timeout_ns"}
     ranks = range(max(1, len(channels)))
-    buffers: dict[str, tuple[Buffer, ...]] = {
+    buffers: dict[str, tuple[DeviceBuffer, ...]] = {
         tensor.name: tuple(_given(tensor, tensors.get(tensor.name), rank, len(ranks)) for rank in ranks)
         for tensor in signature.inputs
     }
     if channels:
         buffers[CHANNELS] = tuple(
-            Buffer("channel", array, "inout", rank) for rank, array in enumerate(channels)
+            DeviceBuffer("channel", array, "inout", rank) for rank, array in enumerate(channels)
         )
     for name, what in candidate.state.items():
         buffers[name] = tuple(_kept(Tensor(name, *what), rank) for rank in ranks)
@@ -117,7 +117,7 @@ def candidate_program(
         return (buffers[name][rank], *[NOBODY] * (length - 1)) if length else buffers[name][rank]
 
     launches = tuple(
-        Launch(
+        EmulatedLaunch(
             kernel,
             step.symbol,
             step.grid,
@@ -152,7 +152,7 @@ def run_candidate(
     kind: str,
     signature: Signature,
     tensors: Mapping[str, Array],
-    schedule: Schedule = Schedule(),  # noqa: B008
+    schedule: Interleaving = Interleaving(),  # noqa: B008
 ) -> CandidateRun:
     """Run a candidate that exchanges nothing once; arguments and errors as `candidate_program`."""
     program = candidate_program(root, candidate, arch, kind, signature, tensors)
@@ -162,7 +162,7 @@ def run_candidate(
     return CandidateRun(outputs, stored, outcome.fault)
 
 
-def _given(tensor: Tensor, array: Array | None, rank: int, ranks: int) -> Buffer:
+def _given(tensor: Tensor, array: Array | None, rank: int, ranks: int) -> DeviceBuffer:
     if array is None:
         raise ValueError(
             f"{tensor.name} is missing; the op takes it as {tensor.dtype} of shape {tensor.shape}."
@@ -172,7 +172,7 @@ def _given(tensor: Tensor, array: Array | None, rank: int, ranks: int) -> Buffer
             f"{tensor.name} has {array.nbytes} bytes; {tensor.dtype} of shape {tensor.shape} has {tensor.nbytes}."
         )
     bits = np.ascontiguousarray(_share(array, tensor.nbytes, rank)).view(_bits(tensor.dtype))
-    return Buffer(tensor.name, bits, "in", rank, (), tensor.dtype)
+    return DeviceBuffer(tensor.name, bits, "in", rank, (), tensor.dtype)
 
 
 def _share(array: Array, nbytes: int, rank: int) -> Array:
@@ -183,13 +183,17 @@ def _share(array: Array, nbytes: int, rank: int) -> Array:
     return array.reshape(-1)[rank * count : (rank + 1) * count]
 
 
-def _kept(tensor: Tensor, rank: int) -> Buffer:
+def _kept(tensor: Tensor, rank: int) -> DeviceBuffer:
     """What kernels keep between calls, as it is before the first."""
-    return Buffer(tensor.name, np.zeros(tensor.shape, _bits(tensor.dtype)), "inout", rank, (), tensor.dtype)
+    return DeviceBuffer(
+        tensor.name, np.zeros(tensor.shape, _bits(tensor.dtype)), "inout", rank, (), tensor.dtype
+    )
 
 
-def _stored(tensor: Tensor, rank: int) -> Buffer:
-    return Buffer(tensor.name, np.empty(tensor.shape, _bits(tensor.dtype)), "out", rank, (), tensor.dtype)
+def _stored(tensor: Tensor, rank: int) -> DeviceBuffer:
+    return DeviceBuffer(
+        tensor.name, np.empty(tensor.shape, _bits(tensor.dtype)), "out", rank, (), tensor.dtype
+    )
 
 
 def _bits(dtype: str) -> np.dtype[np.unsignedinteger]:

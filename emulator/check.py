@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .compare import Mismatch, compare
-from .launch import POISONS, Array, Buffer, Launch, Outcome, run
+from .compare import BufferMismatch, compare
+from .launch import POISONS, Array, DeviceBuffer, EmulatedLaunch, Outcome, run
 from .report import Fault, Uninitialised, Unwritten
-from .schedule import Schedule, schedules
+from .schedule import Interleaving, schedules
 
-Problem = Fault | Mismatch
-Expected = Mapping[Buffer, Array]
+CheckProblem = Fault | BufferMismatch
+Expected = Mapping[DeviceBuffer, Array]
 
 
 @dataclass(frozen=True)
 class Checked:
     """One schedule, run with every poison."""
 
-    schedule: Schedule
-    arrays: Mapping[Buffer, Array]
-    problems: tuple[Problem, ...]
+    schedule: Interleaving
+    arrays: Mapping[DeviceBuffer, Array]
+    problems: tuple[CheckProblem, ...]
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Fuzzed:
     seeds: int
     """Schedules that were run."""
     seconds: float
-    schedule: Schedule | None
+    schedule: Interleaving | None
     """The failing one: running it again does the same."""
-    problems: tuple[Problem, ...]
+    problems: tuple[CheckProblem, ...]
 
     def __str__(self) -> str:
         if self.schedule is None:
@@ -45,9 +45,9 @@ class Fuzzed:
 
 
 def check(
-    launches: Sequence[Launch],
+    launches: Sequence[EmulatedLaunch],
     expected: Expected | None = None,
-    schedule: Schedule = Schedule(),  # noqa: B008
+    schedule: Interleaving = Interleaving(),  # noqa: B008
 ) -> Checked:
     """Run under two poisons: faults, differences from what is expected, and what depends on unwritten memory.
 
@@ -62,7 +62,7 @@ def check(
     return Checked(schedule, outcomes[0].arrays, tuple(problems))
 
 
-def fuzz(launches: Sequence[Launch], expected: Expected | None, seeds: int, first: int = 0) -> Fuzzed:
+def fuzz(launches: Sequence[EmulatedLaunch], expected: Expected | None, seeds: int, first: int = 0) -> Fuzzed:
     """Run under `seeds` schedules (`schedule.schedules`), until one shows a fault or another result.
 
     Args:
@@ -83,7 +83,7 @@ def fuzz(launches: Sequence[Launch], expected: Expected | None, seeds: int, firs
     return Fuzzed(count, time.perf_counter() - started, None, ())
 
 
-def _mismatches(outcome: Outcome, expected: Expected) -> list[Mismatch]:
+def _mismatches(outcome: Outcome, expected: Expected) -> list[BufferMismatch]:
     compared = (compare(buffer, outcome.arrays[buffer], array) for buffer, array in expected.items())
     return [mismatch for mismatch in compared if mismatch is not None]
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .launch import Array, Buffer
+from .launch import Array, DeviceBuffer
 
 _INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000}
 """Bits of +Inf: whatever is above them, but for the sign, is a NaN."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mismatch:
+class BufferMismatch:
     """Elements of a buffer that differ from what was expected."""
 
     buffer: str
@@ -30,12 +30,12 @@ class Mismatch:
 
     def __str__(self) -> str:
         return (
-            f"Mismatch: {self.count} of {self.size} elements of {self.buffer} of rank {self.rank}; element "
+            f"BufferMismatch: {self.count} of {self.size} elements of {self.buffer} of rank {self.rank}; element "
             f"{self.first} is {self.found}, expected {self.expected}."
         )
 
 
-def compare(buffer: Buffer, found: Array, expected: Array) -> Mismatch | None:
+def compare(buffer: DeviceBuffer, found: Array, expected: Array) -> BufferMismatch | None:
     """The difference, if any: a NaN equals any NaN where the buffer's dtype is known, all else as integers.
 
     Raises:
@@ -55,10 +55,10 @@ def compare(buffer: Buffer, found: Array, expected: Array) -> Mismatch | None:
     digits = 2 * ours.itemsize
     raw = (np.ascontiguousarray(array).reshape(-1).view(ours.dtype) for array in (found, expected))
     pair = (f"0x{int(bits[first]):0{digits}x}" for bits in raw)
-    return Mismatch(buffer.name, buffer.rank, count, ours.size, first, *pair)
+    return BufferMismatch(buffer.name, buffer.rank, count, ours.size, first, *pair)
 
 
-def _bits(buffer: Buffer, array: Array) -> NDArray[Any]:
+def _bits(buffer: DeviceBuffer, array: Array) -> NDArray[Any]:
     """The array as flat unsigned integers, every NaN replaced by the same one."""
     width = buffer.array.dtype.itemsize
     bits = np.ascontiguousarray(array).reshape(-1).view(f"u{width}")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .build import TEXT_FILE, Object
 from .native import IN, INOUT, OUT, World, parameter_sizes
 from .report import Fault, parse_report, program_counter
-from .schedule import Schedule
+from .schedule import Interleaving
 
 Array = NDArray[Any]
 Access = Literal["in", "out", "inout"]
@@ -26,7 +26,7 @@ MAX_SHARED = 227 * 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Buffer:
+class DeviceBuffer:
     """Device memory of one rank. Two buffers are the same only if they are the same object."""
 
     name: str
@@ -34,29 +34,29 @@ class Buffer:
     """What it holds before the run; of an output only shape and dtype count."""
     access: Access
     rank: int = 0
-    pointers: tuple[Buffer, ...] = ()
+    pointers: tuple[DeviceBuffer, ...] = ()
     """A table of addresses: what it holds is where these buffers lie, 8 bytes each."""
     dtype: str = ""
     """What the bits mean (`float16`, `bfloat16`, `float32`), so that any NaN equals any NaN; empty: integers."""
 
     @classmethod
-    def input(cls, name: str, array: Array, rank: int = 0) -> Buffer:
+    def input(cls, name: str, array: Array, rank: int = 0) -> DeviceBuffer:
         """A buffer that kernels may only read."""
         return cls(name, np.ascontiguousarray(array), "in", rank, (), _float_name(array.dtype))
 
     @classmethod
-    def output(cls, name: str, shape: tuple[int, ...], dtype: str, rank: int = 0) -> Buffer:
+    def output(cls, name: str, shape: tuple[int, ...], dtype: str, rank: int = 0) -> DeviceBuffer:
         """A buffer that nobody has written; `dtype` is NumPy's name or `bfloat16`, whose arrays are uint16."""
         array = np.empty(shape, np.uint16 if dtype == "bfloat16" else dtype)
         return cls(name, array, "out", rank, (), dtype if dtype == "bfloat16" else _float_name(array.dtype))
 
     @classmethod
-    def inout(cls, name: str, array: Array, rank: int = 0) -> Buffer:
+    def inout(cls, name: str, array: Array, rank: int = 0) -> DeviceBuffer:
         """A buffer with contents that kernels may change."""
         return cls(name, np.ascontiguousarray(array), "inout", rank, (), _float_name(array.dtype))
 
     @classmethod
-    def table(cls, name: str, buffers: Sequence[Buffer], rank: int = 0) -> Buffer:
+    def table(cls, name: str, buffers: Sequence[DeviceBuffer], rank: int = 0) -> DeviceBuffer:
         """A read-only array of pointers to `buffers`, of any rank."""
         return cls(name, np.zeros(len(buffers), np.uint64), "in", rank, tuple(buffers))
 
@@ -65,12 +65,12 @@ def _float_name(dtype: np.dtype[Any]) -> str:
     return dtype.name if dtype.kind == "f" else ""
 
 
-Argument = Buffer | np.generic | tuple[Buffer, ...]
+Argument = DeviceBuffer | np.generic | tuple[DeviceBuffer, ...]
 """A pointer, a scalar of a NumPy type, or a struct of pointers passed by value."""
 
 
 @dataclass(frozen=True)
-class Launch:
+class EmulatedLaunch:
     """One kernel launch. Launches of a rank and stream run in order; others may overlap."""
 
     kernel: Object
@@ -91,8 +91,8 @@ class Launch:
 class Outcome:
     """What a run gave."""
 
-    schedule: Schedule
-    arrays: Mapping[Buffer, Array]
+    schedule: Interleaving
+    arrays: Mapping[DeviceBuffer, Array]
     """Outputs and changed buffers as they were at the end."""
     fault: Fault | None
     """The first fault; the run ended there."""
@@ -101,8 +101,8 @@ class Outcome:
 
 
 def run(
-    launches: Sequence[Launch],
-    schedule: Schedule = Schedule(),  # noqa: B008
+    launches: Sequence[EmulatedLaunch],
+    schedule: Interleaving = Interleaving(),  # noqa: B008
     poison: int | None = None,
     patience: float = 30.0,
 ) -> Outcome:
@@ -163,11 +163,11 @@ def run(
 ACCESS: Mapping[Access, int] = {"in": IN, "out": OUT, "inout": INOUT}
 
 
-def buffers_of(launches: Sequence[Launch]) -> list[Buffer]:
+def buffers_of(launches: Sequence[EmulatedLaunch]) -> list[DeviceBuffer]:
     """Every buffer that the launches can reach, each once, in order of appearance."""
-    found: dict[Buffer, None] = {}
+    found: dict[DeviceBuffer, None] = {}
 
-    def visit(buffer: Buffer) -> None:
+    def visit(buffer: DeviceBuffer) -> None:
         if buffer not in found:
             found[buffer] = None
             for other in buffer.pointers:
@@ -176,19 +176,19 @@ def buffers_of(launches: Sequence[Launch]) -> list[Buffer]:
     for launch in launches:
         for argument in launch.args:
             for buffer in argument if isinstance(argument, tuple) else (argument,):
-                if isinstance(buffer, Buffer):
+                if isinstance(buffer, DeviceBuffer):
                     visit(buffer)
     return list(found)
 
 
-def contents(buffer: Buffer, addresses: Mapping[Buffer, int]) -> Array:
+def contents(buffer: DeviceBuffer, addresses: Mapping[DeviceBuffer, int]) -> Array:
     """What a buffer holds before the run."""
     if buffer.pointers:
         return np.array([addresses[other] for other in buffer.pointers], np.uint64)
     return buffer.array
 
 
-def packed(argument: Argument, addresses: Mapping[Buffer, int]) -> bytes:
+def packed(argument: Argument, addresses: Mapping[DeviceBuffer, int]) -> bytes:
     """An argument's bytes, as the driver would copy them."""
     if isinstance(argument, np.generic):
         return argument.tobytes()
@@ -196,7 +196,7 @@ def packed(argument: Argument, addresses: Mapping[Buffer, int]) -> bytes:
     return b"".join(addresses[buffer].to_bytes(8, "little") for buffer in buffers)
 
 
-def _check(launch: Launch) -> None:
+def _check(launch: EmulatedLaunch) -> None:
     kernel = launch.kernel
     if launch.symbol not in kernel.symbols:
         raise ValueError(f"{kernel.name} has no kernel {launch.symbol}; it has {', '.join(kernel.symbols)}.")
@@ -212,9 +212,9 @@ def _check(launch: Launch) -> None:
             f"{launch.symbol}: {launch.shared_bytes} bytes of dynamic shared memory; {MAX_SHARED} are allowed."
         )
     for position, argument in enumerate(launch.args):
-        if not isinstance(argument, Buffer | np.generic | tuple):
+        if not isinstance(argument, DeviceBuffer | np.generic | tuple):
             raise ValueError(
-                f"{launch.symbol}: argument {position} is a Python {type(argument).__name__}; give a Buffer, a "
+                f"{launch.symbol}: argument {position} is a Python {type(argument).__name__}; give a DeviceBuffer, a "
                 "tuple of buffers, or a scalar with a NumPy type, e.g. np.int32(3)."
             )
     expected = parameter_sizes(kernel, launch.symbol) if kernel.variant != "sanitized" else None
@@ -233,7 +233,7 @@ def _check(launch: Launch) -> None:
         )
 
 
-def fault_of(report: str, launches: Sequence[Launch]) -> Fault | None:
+def fault_of(report: str, launches: Sequence[EmulatedLaunch]) -> Fault | None:
     """The fault in the runtime's report, under the names of the launches' texts; None if it is empty."""
     fault = parse_report(report)
     if fault is None:

@@ -14,11 +14,11 @@ from ..runtime.device import Device
 from ..runtime.errors import LoadError
 from ..runtime.launch import Launcher, Module
 from ..runtime.loader import source_text
-from ..runtime.table import Build, Kernel, Table
+from ..table import Build, Kernel, Table
 from .build import Object, compile_text
-from .launch import Launch, run
+from .launch import EmulatedLaunch, run
 from .native import parameter_sizes
-from .schedule import Schedule
+from .schedule import Interleaving
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,8 +55,10 @@ class EmulatedModule:
                 for address, size in zip(addresses, sizes, strict=True)
                 if address
             )
-            one = Launch(self._object, kernel.symbol, kernel.grid, kernel.block, args, kernel.shared_bytes)
-            outcome = run([one], Schedule(seed=next(self._seeds), policy="random"))
+            one = EmulatedLaunch(
+                self._object, kernel.symbol, kernel.grid, kernel.block, args, kernel.shared_bytes
+            )
+            outcome = run([one], Interleaving(seed=next(self._seeds), policy="random"))
             if outcome.fault is not None:
                 raise RuntimeError(str(outcome.fault))
 

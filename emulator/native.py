@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .build import Object, runtime_library
-from .schedule import POLICIES, Schedule
+from .schedule import POLICIES, Interleaving
 
-Access = int
+AccessCode = int
 IN, OUT, INOUT = range(3)
 
 
@@ -78,7 +78,7 @@ def parameter_sizes(kernel: Object, symbol: str) -> tuple[int, ...]:
 class World:
     """Buffers, launches and one run of them; a context manager that frees the buffers."""
 
-    def __init__(self, schedule: Schedule, poison: int, *, concurrent: bool, patience: float) -> None:
+    def __init__(self, schedule: Interleaving, poison: int, *, concurrent: bool, patience: float) -> None:
         """`poison` (a byte) fills what nobody has written; see `launch.run` for the others."""
         policy = POLICIES.index(schedule.policy)
         self._library = _library()
@@ -93,7 +93,9 @@ class World:
     ) -> None:
         self._library.kernwright_destroy(self._handle)
 
-    def buffer(self, name: str, rank: int, bytes_: int, access: Access, *, at_end: bool) -> NDArray[np.uint8]:
+    def buffer(
+        self, name: str, rank: int, bytes_: int, access: AccessCode, *, at_end: bool
+    ) -> NDArray[np.uint8]:
         """Guarded memory, poisoned, as bytes that can be filled before the run and read after it.
 
         Raises:

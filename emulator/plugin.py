@@ -5,7 +5,7 @@ pytest_plugins = ["kernwright.emulator.plugin"]  # in the top conftest.py
 def test_mine(check_kernels):
     kernel = compile_text(Path("mine.cu").read_text(), "mine.cu")
     out = Buffer.output("out", (256,), "float32")
-    launch = Launch(kernel, "mine", (2, 1, 1), (128, 1, 1), (Buffer.input("x", x), out))
+    launch = EmulatedLaunch(kernel, "mine", (2, 1, 1), (128, 1, 1), (Buffer.input("x", x), out))
     check_kernels([launch], {out: expected})
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import pytest
 
 from .check import Expected, check, fuzz
-from .launch import Launch
+from .launch import EmulatedLaunch
 from .race import find_races
 
 
@@ -25,7 +25,7 @@ class KernelChecks:
 
     def __call__(
         self,
-        launches: Sequence[Launch],
+        launches: Sequence[EmulatedLaunch],
         expected: Expected | None = None,
         *,
         seeds: int = 20,

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from .build import TEXT_FILE, compile_text, sanitized_runner
-from .launch import ACCESS, Buffer, Launch, buffers_of, fault_of
+from .launch import ACCESS, DeviceBuffer, EmulatedLaunch, buffers_of, fault_of
 from .report import Fault, Race
-from .schedule import POLICIES, Schedule
+from .schedule import POLICIES, Interleaving
 
 MAX_THREADS = 2000
 """CUDA threads of all launches together: ThreadSanitizer holds some 8,000 fibers, at 0.8 MB each."""
@@ -41,7 +41,9 @@ class TooLarge(ValueError):
     """The launches have more threads than ThreadSanitizer can hold."""
 
 
-def find_races(launches: Sequence[Launch], schedule: Schedule = Schedule()) -> tuple[Fault, ...]:  # noqa: B008
+def find_races(
+    launches: Sequence[EmulatedLaunch], schedule: Interleaving = Interleaving()
+) -> tuple[Fault, ...]:
     """Run launches once under ThreadSanitizer; races, and the fault that ended the run if there was one.
 
     Only what orders memory on a GPU orders it here: barriers, `__syncwarp`, acquire and release, mbarriers,
@@ -67,7 +69,7 @@ def find_races(launches: Sequence[Launch], schedule: Schedule = Schedule()) -> t
         return _run(sanitized, schedule, Path(folder))
 
 
-def _run(launches: Sequence[Launch], schedule: Schedule, folder: Path) -> tuple[Fault, ...]:
+def _run(launches: Sequence[EmulatedLaunch], schedule: Interleaving, folder: Path) -> tuple[Fault, ...]:
     plan, report = folder / "plan", folder / "report"
     plan.write_text("\n".join(_plan(launches, schedule, folder)) + "\n")
     done = subprocess.run(
@@ -96,7 +98,7 @@ def _fixed_addresses() -> None:
     ctypes.CDLL(None).personality(_NO_RANDOM_ADDRESSES)
 
 
-def _plan(launches: Sequence[Launch], schedule: Schedule, folder: Path) -> Iterator[str]:
+def _plan(launches: Sequence[EmulatedLaunch], schedule: Interleaving, folder: Path) -> Iterator[str]:
     """The lines that native/runner.cpp reads."""
     yield f"{schedule.seed} {POLICIES.index(schedule.policy)} 1"
     objects = list(dict.fromkeys(launch.kernel for launch in launches))
@@ -121,7 +123,7 @@ def _plan(launches: Sequence[Launch], schedule: Schedule, folder: Path) -> Itera
         yield from _launch_lines(launch, objects.index(launch.kernel), position)
 
 
-def _launch_lines(launch: Launch, module: int, position: dict[Buffer, int]) -> Iterator[str]:
+def _launch_lines(launch: EmulatedLaunch, module: int, position: dict[DeviceBuffer, int]) -> Iterator[str]:
     yield launch.symbol
     sizes = " ".join(map(str, (*launch.grid, *launch.block, launch.shared_bytes)))
     yield f"{module} {launch.rank} {launch.stream} {int(launch.programmatic)} {sizes} {len(launch.args)}"
@@ -133,7 +135,7 @@ def _launch_lines(launch: Launch, module: int, position: dict[Buffer, int]) -> I
             yield f"pointers {_pointers(buffers, position)}"
 
 
-def _pointers(buffers: Sequence[Buffer], position: dict[Buffer, int]) -> str:
+def _pointers(buffers: Sequence[DeviceBuffer], position: dict[DeviceBuffer, int]) -> str:
     return " ".join(map(str, (len(buffers), *(position[buffer] for buffer in buffers))))
 
 

@@ -65,14 +65,14 @@ class InputWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class Misaligned:
+class MisalignedAccess:
     """An access whose address isn't a multiple of what its type needs."""
 
     where: Where
     detail: str
 
     def __str__(self) -> str:
-        return f"Misaligned: {self.where} makes {self.detail}."
+        return f"MisalignedAccess: {self.where} makes {self.detail}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Race:
 Fault = (
     OutOfBounds
     | InputWritten
-    | Misaligned
+    | MisalignedAccess
     | Divergence
     | Deadlock
     | ScopeTooNarrow
@@ -178,7 +178,7 @@ Fault = (
 )
 
 
-class Kind(enum.IntEnum):
+class FaultKind(enum.IntEnum):
     """`FaultKind` of native/state.h, as far as it has a class of its own."""
 
     OUT_OF_BOUNDS = 1
@@ -200,26 +200,26 @@ def parse_report(report: str, line_of_pc: str = "") -> Fault | None:
     pairs = [line.partition("\t")[::2] for line in report.splitlines()]
     value = dict(pairs)
     kind = int(value["kind"])
-    if kind == Kind.DEADLOCK:
+    if kind == FaultKind.DEADLOCK:
         return Deadlock(tuple(text for key, text in pairs if key == "wait"))
     buffer, buffer_rank, offset = value["buffer"], int(value["buffer_rank"]), int(value["offset"])
     if not value["kernel"]:
-        if kind == Kind.OUT_OF_BOUNDS:
+        if kind == FaultKind.OUT_OF_BOUNDS:
             return OutOfBounds(None, True, buffer, buffer_rank, offset, value["text"])
         return Misuse(None, value["text"])
     line = f"{value['file']}:{value['line']}" if value["file"] else line_of_pc
     block, thread = (tuple(map(int, value[key].split(","))) for key in ("block", "thread"))
     where = Where(value["kernel"], int(value["launch"]), int(value["rank"]), block, thread, line)
     match kind:
-        case Kind.OUT_OF_BOUNDS:
+        case FaultKind.OUT_OF_BOUNDS:
             return OutOfBounds(where, value["write"] == "1", buffer, buffer_rank, offset, value["text"])
-        case Kind.READ_ONLY:
+        case FaultKind.READ_ONLY:
             return InputWritten(where, buffer, buffer_rank, offset)
-        case Kind.MISALIGNED:
-            return Misaligned(where, value["text"])
-        case Kind.DIVERGENCE:
+        case FaultKind.MISALIGNED:
+            return MisalignedAccess(where, value["text"])
+        case FaultKind.DIVERGENCE:
             return Divergence(where, value["text"])
-        case Kind.SCOPE:
+        case FaultKind.SCOPE:
             return ScopeTooNarrow(where, value["text"])
         case _:
             return Misuse(where, value["text"])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from ..ledger import Record
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
-from ..runtime.table import Workload
+from ..table import Workload
 from .baselines import capture_external, compare_external, time_baselines
 from .benchmark_run import GPU, BenchmarkRun, GpuBackend, GraphEmpty, Options
 from .cells import Cell

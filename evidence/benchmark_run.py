@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..ledger import Device, Group, Record, Rule, Timing, make_record
+from ..ledger import Group, Record, RecordedDevice, Rule, Timing, make_record
 from ..ledger.verdict import median
 from ..runtime.device import Device as Here
 from ..runtime.device import current, serves
@@ -17,7 +17,7 @@ from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
 from ..runtime.loader import machine_code
 from ..runtime.plan import Plan
-from ..runtime.table import Candidate, Workload
+from ..table import Candidate, Workload
 from .cells import Cell
 from .family_evidence import FamilyEvidence
 from .gate import differing, poison
@@ -252,7 +252,7 @@ class BenchmarkRun:
             part=self._cell.measured(self.workload),
             candidate=candidate.name,
             control=control.name,
-            device=Device(arch=self.here.arch, sm_count=self.here.sm_count, name=self.here.name),
+            device=RecordedDevice(arch=self.here.arch, sm_count=self.here.sm_count, name=self.here.name),
             toolkit=toolkit(self._watch.driver, code.nvrtc),
             source_sha256=build.sha256,
             control_source_sha256=control.builds[self.arch(control)].sha256,

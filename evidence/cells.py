@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..ledger import Part as Measured
-from ..runtime.table import Candidate, Part, Workload
+from ..ledger import RecordedPart as Measured
+from ..table import Candidate, Part, Workload
 from .family_evidence import Chain, ChannelEvidence, FamilyEvidence, interval_of, parts_on
 from .rank_context import RankContext
 

@@ -11,8 +11,8 @@ from ..commands import console
 from ..generator import ledger_folder, plan_generation
 from ..generator.build import builds
 from ..ledger import Record, read_records, stale, stale_rows_of, write_record
-from ..runtime.table import Workload
 from ..specs import Workspace
+from ..table import Workload
 from .bench import Options, bench
 from .cells import cells
 from .family_evidence import NoEvidence, evidence_of
@@ -20,7 +20,7 @@ from .fuzz import FuzzResult, fuzz_workload
 from .health import Monitor, monitor
 from .outcome import Bench, Skipped
 from .rank_context import absence, rank_context_of
-from .ranks import Job, job
+from .ranks import RankJob, job
 from .session import NotHere, Session, gpu
 from .timing import Pace
 from .tune import Tuned, steps, tune, write, write_curve
@@ -217,7 +217,7 @@ def _benched(
     session: Session,
     workload: Workload,
     device: torch.device,
-    ours: Job,
+    ours: RankJob,
     watch: Monitor,
     options: Options,
     request: BenchRequest,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..emulator import Program, candidate_program
 from ..emulator.check import Expected
 from ..runtime.dispatch import Dispatch
-from ..runtime.table import Candidate, Workload
+from ..table import Candidate, Workload
 from .family_evidence import Case, ChannelEvidence, FamilyEvidence, in_channel
 from .tensors import bits_of
 from .tolerance import under_tolerance

@@ -18,7 +18,7 @@ from ..runtime.explanation import Explanation
 from ..specs import SHORT_DTYPE, ShortForm, ShortFormError, SpecFile, Workspace, matching, parse
 from ..specs.errors import listing
 from ..specs.shortform import Match
-from ..specs.spec import FieldValue
+from ..table import FieldValue
 
 LONG_DTYPE = {short: dtype for dtype, short in SHORT_DTYPE.items()}
 

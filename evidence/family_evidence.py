@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
-from ..runtime.table import Candidate, Part, Workload
 from ..specs import Family
+from ..table import Candidate, Part, Scope, Workload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     Call = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
     """Inputs to outputs, both in the order of the op's signature, on torch's current stream."""
-
-Scope = Literal["kernel", "boundary", "chain", "end_to_end"]
-"""What a figure covers; figures of different scope are never subtracted."""
 
 
 @dataclass(frozen=True)

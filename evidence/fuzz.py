@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..emulator import Schedule, find_races, fuzz
+from ..emulator import Interleaving, find_races, fuzz
 from ..runtime.dispatch import Dispatch
-from ..runtime.table import Candidate, Workload
+from ..table import Candidate, Workload
 from .emulated import emulated
 from .family_evidence import Case, FamilyEvidence, serves
 from .verify import Wanted, chosen_builds
@@ -99,9 +99,9 @@ def _fuzz(
     run = emulated(dispatch, evidence, workload, candidate, arch, case)
     if sanitize:
         start = time.perf_counter()
-        faults = find_races(run.program.launches, Schedule(first))
+        faults = find_races(run.program.launches, Interleaving(first))
         seconds = time.perf_counter() - start
-        where = str(Schedule(first)) if faults else ""
+        where = str(Interleaving(first)) if faults else ""
         problems = tuple(map(str, faults))
         return FuzzResult(workload.label, candidate.name, case.kind, 1, seconds, where, problems)
     # Without an answer in bits every schedule is held against the first.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..runtime.plan import Plan
-from ..runtime.table import Workload
+from ..table import Workload
 from .family_evidence import Case, FamilyEvidence, in_channel
 from .rank_context import RankContext
 from .tensors import words
@@ -29,7 +29,7 @@ POISON = 0x7E5A
 
 
 @dataclass(frozen=True)
-class Mismatch:
+class CaseMismatch:
     """The first value that differed."""
 
     case: Case
@@ -58,7 +58,7 @@ class Gate:
     cases: int
     values: int
     mismatches: int
-    first: Mismatch | None
+    first: CaseMismatch | None
 
     @property
     def exact(self) -> bool:
@@ -266,12 +266,12 @@ def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> boo
 
 def mismatch(
     case: Case, how: str, name: str, found: torch.Tensor, expected: torch.Tensor, wrong: torch.Tensor
-) -> Mismatch:
+) -> CaseMismatch:
     """The first value that is wrong, with both sides' bits."""
     index = tuple(int(place) for place in wrong.nonzero()[0])
     expected = expected.reshape(found.shape)
     mask = (1 << (8 * found.element_size())) - 1
-    return Mismatch(
+    return CaseMismatch(
         case,
         how,
         name,

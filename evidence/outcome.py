@@ -7,7 +7,7 @@ from typing import Any
 
 from ..ledger import Record
 from ..ledger.verdict import median
-from .family_evidence import Scope
+from ..table import Scope
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from ..runtime.communicator.owner import ChannelOwner
 from ..runtime.device import Device, current
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import ChannelError
-from ..runtime.table import Workload
+from ..table import Workload
 from .family_evidence import Case, ChannelEvidence, FamilyEvidence
-from .ranks import Job
+from .ranks import RankJob
 
 if TYPE_CHECKING:
     import torch
@@ -109,7 +109,7 @@ class RankContext:
 
 @contextmanager
 def rank_context_of(
-    dispatch: Dispatch, workload: Workload, device: torch.device, job: Job
+    dispatch: Dispatch, workload: Workload, device: torch.device, job: RankJob
 ) -> Iterator[RankContext]:
     """The ranks of a workload: the job's, if they are as many, else local ones; closed at the end of the block."""
     ranks = int(str(workload.fields.get("world_size", 1)))
@@ -127,7 +127,7 @@ def rank_context_of(
         comm.close()
 
 
-def absence(workload: Workload, job: Job, *, together: bool) -> str | None:
+def absence(workload: Workload, job: RankJob, *, together: bool) -> str | None:
     """Why a workload can't be run by this job, in a sentence, or None.
 
     Args:

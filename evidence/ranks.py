@@ -19,7 +19,7 @@ PROBLEM_BYTES = 256
 
 
 @dataclass(frozen=True)
-class Job:
+class RankJob:
     """The processes that measure together."""
 
     rank: int
@@ -40,10 +40,10 @@ def speaks() -> bool:
 
 
 @contextmanager
-def job() -> Iterator[Job]:
+def job() -> Iterator[RankJob]:
     """Join the job of `torchrun`, where this process was started by it; else be one alone."""
     if not in_job():
-        yield Job(0, 1, frozenset({os.getpid()}))
+        yield RankJob(0, 1, frozenset({os.getpid()}))
         return
     import torch
     import torch.distributed as dist
@@ -54,7 +54,7 @@ def job() -> Iterator[Job]:
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         pids = _gathered(torch.tensor([os.getpid()], dtype=torch.int64))
-        yield Job(dist.get_rank(), dist.get_world_size(), frozenset(int(pid) for pid in pids))
+        yield RankJob(dist.get_rank(), dist.get_world_size(), frozenset(int(pid) for pid in pids))
     finally:
         dist.destroy_process_group()
 

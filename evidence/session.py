@@ -13,8 +13,8 @@ from ..generator.build import builds
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import StaleSource
 from ..runtime.loader import source_text
-from ..runtime.table import Table, Workload
 from ..specs import Family, Workspace, select
+from ..table import Table, Workload
 from .explain import load_dispatch
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..ledger import Closeness, Distance
-from ..runtime.table import Candidate, Workload
-from ..specs import Tolerance
+from ..specs import ToleranceSpec
+from ..table import Candidate, Workload
 from .family_evidence import Case, FamilyEvidence, NoEvidence
 from .gate import Gate, compare, mismatch, poisoned
 from .oracle.closeness import Bounds, distance, outside
@@ -52,7 +52,7 @@ class NearTruth:
             )
         self._family_evidence, self._workload = evidence, workload
         self._bounds = Bounds.of(candidate.tolerance)
-        self._tolerance = Tolerance(**candidate.tolerance)
+        self._tolerance = ToleranceSpec(**candidate.tolerance)
         self._own: dict[str, float] = {}
         self._eager: dict[str, float] = {}
         self._launched: dict[str, torch.Tensor] = {}

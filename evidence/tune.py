@@ -11,8 +11,8 @@ from typing import Any
 from ..ledger import device_slug
 from ..ledger.verdict import median
 from ..runtime.dispatch import Dispatch
-from ..runtime.table import Candidate, Workload
 from ..specs.writer import put
+from ..table import Candidate, Workload
 from .benchmark_run import GPU, BenchmarkRun, GpuBackend, Options
 from .cells import Cell
 from .crossing import Crossings, Curve, crossings

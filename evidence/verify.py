@@ -14,7 +14,7 @@ from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
 from ..runtime.plan import Plan
 from ..runtime.request import pointers
-from ..runtime.table import Candidate, Workload
+from ..table import Candidate, Workload
 from .failure import Failure, leave
 from .family_evidence import Case, FamilyEvidence, serves
 from .gate import NOTHING, Gate, Replay, check

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..compiler.cache import default_folder
-from ..emulator import Buffer, Schedule, check
-from ..emulator import Mismatch as EmulatedMismatch
+from ..emulator import BufferMismatch as EmulatedMismatch
+from ..emulator import DeviceBuffer, Interleaving, check
 from ..emulator.launch import Array
 from ..ledger import Closeness
 from ..runtime.dispatch import Dispatch
-from ..runtime.table import Candidate, Workload
+from ..table import Candidate, Workload
 from .emulated import EmulatedCase, emulated
 from .failure import Failure, leave
 from .family_evidence import Case, FamilyEvidence, serves
@@ -147,7 +147,7 @@ def _run_case(
     near: NearTruth | None,
 ) -> Verification:
     run = emulated(dispatch, evidence, workload, candidate, arch, case)
-    checked = check(run.program.launches, run.expected, Schedule())
+    checked = check(run.program.launches, run.expected, Interleaving())
     wrong = sum(problem.count for problem in checked.problems if isinstance(problem, EmulatedMismatch))
     here = Gate(1, sum(array.size for array in run.expected.values()), wrong, None)
     problem = f"{checked.problems[0]} Case {case.name}, {checked.schedule}." if checked.problems else ""
@@ -165,7 +165,7 @@ def _run_case(
     return replace(result, gate=gate, problem=problem, artefact=leave(failures, failure, run.inputs))
 
 
-def _near(near: NearTruth, case: Case, run: EmulatedCase, arrays: Mapping[Buffer, Array]) -> Gate:
+def _near(near: NearTruth, case: Case, run: EmulatedCase, arrays: Mapping[DeviceBuffer, Array]) -> Gate:
     """What a candidate under a tolerance stored, against FP64."""
     truth = near.expected(case, run.inputs)
     found = {

@@ -1,5 +1,6 @@
 """Specs + templates + ledger -> `generated/`; and compiling that within each candidate's budget."""
 
+from ..table import Launch
 from .build import (
     BuildReport,
     KernelReport,
@@ -12,18 +13,18 @@ from .build import (
 from .emit import Emission
 from .environment import TemplateBroken
 from .generate import Generation, check_generation, ledger_folder, plan_generation, write_generation
-from .lowering import KernelLaunch, Lowering, NotGenerated, Schedule, ScheduleError, TreeShape
+from .lowering import Lowering, LoweringModule, NotGenerated, ScheduleError, TreeShape
 
 __all__ = [
     "BuildReport",
     "Emission",
     "Generation",
-    "KernelLaunch",
     "KernelReport",
+    "Launch",
     "Lowering",
+    "LoweringModule",
     "NotGenerated",
     "NothingSelected",
-    "Schedule",
     "ScheduleError",
     "SchedulerMissing",
     "TemplateBroken",

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ..compiler.artifact import Artifact
 from ..compiler.cache import Cache, default_cache
 from ..compiler.compile import Job, compile_all
-from .build import Build, NothingSelected, compile_builds
+from .build import NothingSelected, SourceBuild, compile_builds
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Collected:
     notes: tuple[str, ...]
 
 
-def ptx_jobs(selected: Collection[Build], archs: Collection[str]) -> list[Job]:
+def ptx_jobs(selected: Collection[SourceBuild], archs: Collection[str]) -> list[Job]:
     """The compilations to PTX of what is selected for the architectures `archs`.
 
     Raises:
@@ -45,7 +45,7 @@ def ptx_jobs(selected: Collection[Build], archs: Collection[str]) -> list[Job]:
 
 
 def collect(
-    selected: list[Build],
+    selected: list[SourceBuild],
     ptx: list[Job],
     *,
     workers: int,

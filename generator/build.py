@@ -11,17 +11,17 @@ from typing import Any
 from ..compiler.artifact import Artifact
 from ..compiler.cache import Cache, default_folder
 from ..compiler.compile import Job, compile_all
-from ..compiler.disassembly import Skipped, remembered_counts, unmet
+from ..compiler.disassembly import ExpectationsSkipped, remembered_counts, unmet
 from ..compiler.resources import over_budget
 from ..compiler.toolchain import require_arch
-from ..specs import Selection, select
+from ..specs import Selector, select
 from ..specs.errors import listing, nearest
 from .generate import Generation
 from .sources import GeneratedCandidate, GeneratedWorkload, Source
 
 
 @dataclass(frozen=True)
-class Build:
+class SourceBuild:
     """One source to compile, with what it belongs to."""
 
     workload: GeneratedWorkload
@@ -83,7 +83,7 @@ def builds(
     archs: Collection[str] = (),
     workloads: Collection[str] = (),
     candidates: Collection[str] = (),
-) -> list[Build]:
+) -> list[SourceBuild]:
     """The sources to compile; each filter that is empty admits everything.
 
     Args:
@@ -96,7 +96,7 @@ def builds(
         ShortFormError: a workload that there isn't.
     """
     found = [
-        Build(workload, candidate, source)
+        SourceBuild(workload, candidate, source)
         for workload in generation.workloads
         for candidate in workload.candidates
         for source in candidate.sources
@@ -128,7 +128,7 @@ def _named(
             yield what, names
 
 
-def _selected(selection: Selection, build: Build) -> bool:
+def _selected(selection: Selector, build: SourceBuild) -> bool:
     return (
         selection.file.spec.name == build.workload.spec
         and build.workload.workload.label() in {workload.label() for workload in selection.workloads}
@@ -181,7 +181,7 @@ def remote_executor(address: str) -> Iterator[Executor | None]:
 
 
 def compile_builds(
-    selected: list[Build],
+    selected: list[SourceBuild],
     *,
     workers: int,
     executor: Executor | None = None,
@@ -224,7 +224,7 @@ def compile_builds(
     return BuildReport(tuple(kernels), tuple(failures), tuple(notes))
 
 
-def _kernel_reports(build: Build, artifact: Artifact) -> Iterator[KernelReport]:
+def _kernel_reports(build: SourceBuild, artifact: Artifact) -> Iterator[KernelReport]:
     for kernel, symbol in build.candidate.symbols.items():
         used = artifact.kernels[symbol]
         yield KernelReport(
@@ -243,13 +243,13 @@ def _kernel_reports(build: Build, artifact: Artifact) -> Iterator[KernelReport]:
         )
 
 
-def _over_budget(build: Build, artifact: Artifact) -> Iterator[str]:
+def _over_budget(build: SourceBuild, artifact: Artifact) -> Iterator[str]:
     for kernel, symbol in build.candidate.symbols.items():
         budget = build.candidate.candidate.budget_for(kernel)
         yield from over_budget({kernel: artifact.kernels[symbol]}, budget)
 
 
-def _unmet_expectations(build: Build, artifact: Artifact) -> tuple[list[str], str]:
+def _unmet_expectations(build: SourceBuild, artifact: Artifact) -> tuple[list[str], str]:
     """Sentences for unmet expectations, and a note if this machine can't read the machine code."""
     expectations = {
         kernel: build.candidate.candidate.expect_for(kernel) for kernel in build.candidate.symbols
@@ -257,7 +257,7 @@ def _unmet_expectations(build: Build, artifact: Artifact) -> tuple[list[str], st
     if not any(expectations.values()):
         return [], ""
     counts = remembered_counts(artifact.data, build.source.arch, default_folder())
-    if isinstance(counts, Skipped):
+    if isinstance(counts, ExpectationsSkipped):
         return [], f"expectations of {build.source.arch} machine code were not checked: {counts.reason}"
     problems = [
         problem

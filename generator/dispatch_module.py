@@ -10,12 +10,10 @@ from jinja2 import Environment
 from ..ledger import RecordFile, usable
 from ..ledger.stale import Sources
 from ..specs import Family, Workspace
+from ..table import FORMAT
 from .environment import render
 from .records import current_sources, table_records
 from .sources import GeneratedWorkload
-
-FORMAT = 3
-"""Version of the table's data model; `runtime.table.FORMAT` must agree, and a test holds them together."""
 
 EXPORTS = (
     "communicator",
@@ -61,7 +59,7 @@ def dispatch_text(
         "dispatch.py.j2",
         {
             "title": "kernwright's library" if workspace.is_library else "this workspace",
-            "runtime": "..runtime" if workspace.is_library else "kernwright.runtime",
+            "package": ".." if workspace.is_library else "kernwright.",
             "format": FORMAT,
             "families": [_reference(family, workspace) for family in families.values()],
             "functions": functions,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..specs import Candidate, Tree, Workload
+from ..specs import CandidateSpec, TreeSpec, WorkloadSpec
+from ..table import Launch
 
 
 class NotGenerated(Exception):
@@ -18,28 +19,13 @@ class ScheduleError(Exception):
 
 
 @dataclass(frozen=True)
-class KernelLaunch:
-    """Launch geometry of one kernel and the buffers it takes, by name, in parameter order."""
-
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    args: tuple[str, ...]
-    shared_bytes: int = 0
-    """Dynamic shared memory, bytes."""
-    programmatic: bool = False
-    """Launched with programmatic stream serialisation; the kernel waits for the one in front itself."""
-    resident: bool = False
-    """Its CTAs wait for each other or for peers; that they fit is checked when a plan is made."""
-
-
-@dataclass(frozen=True)
 class Lowering:
     """A candidate turned into template, numbers and launches."""
 
     template: str
     constants: Mapping[str, Any]
     """Numbers for the template, all computed here: templates do no arithmetic."""
-    kernels: Mapping[str, KernelLaunch]
+    kernels: Mapping[str, Launch]
     steps: Mapping[str, tuple[str, ...]]
     """Kernels to launch, in order, for each kind of the op."""
     scratch: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
@@ -55,25 +41,14 @@ class Lowering:
     """Layout of the memory in which ranks talk; the same for all candidates of a workload."""
 
 
-@dataclass(frozen=True)
-class IntervalPart:
-    """A part of the workload's interval that a route serves, on a device or on all others."""
-
-    route: str
-    low: int
-    high: int
-    device: str | None
-    measured: bool
-
-
-class Schedule(Protocol):
+class LoweringModule(Protocol):
     """A family's schedule module (`generator/families/<family>.py`).
 
     It may also have `FUNCTIONS`, more functions of the dispatch module by the op's methods, and
     `parts(spec, workload)`, which splits the workload's interval by the spec's thresholds.
     """
 
-    def lower(self, workload: Workload, candidate: Candidate) -> Lowering:
+    def lower(self, workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:
         """Kernels and launches, the same on every architecture that the candidate lists.
 
         Raises:
@@ -104,7 +79,7 @@ class TreeShape:
     """Widest word that divides a chunk, at most 16 bytes."""
 
     @classmethod
-    def of(cls, tree: Tree, length: int, element_bytes: int = 2) -> TreeShape:
+    def of(cls, tree: TreeSpec, length: int, element_bytes: int = 2) -> TreeShape:
         """Apply `tree` to rows of `length` elements; the spec has checked that it divides them."""
         segment = length // tree.segments
         chunks = segment // tree.chunk

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..ledger import Record, RecordFile, Verdict, newest, staleness
+from ..ledger import Record, RecordFile, newest, staleness
 from ..ledger.stale import Sources
+from ..table import Verdict
 from .sources import GeneratedWorkload
 
 

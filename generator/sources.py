@@ -11,9 +11,10 @@ from typing import cast
 from jinja2 import Environment
 
 from ..compiler.nvrtc import FLAGS
-from ..specs import Candidate, External, Family, Spec, SpecFile, Workload, digest
+from ..specs import CandidateSpec, External, Family, Spec, SpecFile, WorkloadSpec, digest
+from ..table import Part
 from .environment import render
-from .lowering import IntervalPart, Lowering, NotGenerated, Schedule, ScheduleError
+from .lowering import Lowering, LoweringModule, NotGenerated, ScheduleError
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Source:
 class GeneratedCandidate:
     """A candidate with its kernels, launches and sources by architecture."""
 
-    candidate: Candidate
+    candidate: CandidateSpec
     lowering: Lowering
     symbols: Mapping[str, str]
     sources: tuple[Source, ...]
@@ -48,10 +49,10 @@ class GeneratedWorkload:
     """One concrete workload with all its candidates, the control first."""
 
     spec: str
-    workload: Workload
+    workload: WorkloadSpec
     family: Family
     candidates: tuple[GeneratedCandidate, ...]
-    parts: tuple[IntervalPart, ...] = ()
+    parts: tuple[Part, ...] = ()
     functions: Mapping[str, str] = field(default_factory=dict)
     """Functions of the dispatch module beside the op itself, by the op's methods."""
 
@@ -92,9 +93,9 @@ def generate_workloads(
         )
 
 
-def _schedule(family: Family) -> Schedule:
+def _schedule(family: Family) -> LoweringModule:
     try:
-        return cast(Schedule, importlib.import_module(family.lowering_module))
+        return cast(LoweringModule, importlib.import_module(family.lowering_module))
     except ModuleNotFoundError as error:
         if error.name != family.lowering_module:
             raise
@@ -104,7 +105,11 @@ def _schedule(family: Family) -> Schedule:
 
 
 def _generate_candidate(
-    environment: Environment, schedule: Schedule, spec: Spec, workload: Workload, candidate: Candidate
+    environment: Environment,
+    schedule: LoweringModule,
+    spec: Spec,
+    workload: WorkloadSpec,
+    candidate: CandidateSpec,
 ) -> GeneratedCandidate:
     try:
         lowering = schedule.lower(workload, candidate)
@@ -134,7 +139,7 @@ def _generate_candidate(
     return GeneratedCandidate(candidate, lowering, symbols, tuple(sources))
 
 
-def describe(workload: Workload, candidate: Candidate) -> list[str]:
+def describe(workload: WorkloadSpec, candidate: CandidateSpec) -> list[str]:
     """Comment lines that say what is computed and how, from typed fields only."""
     trees = ", ".join(
         f"{name} [{tree.segments}, {tree.lanes}, {tree.chunk}]" for name, tree in workload.trees().items()

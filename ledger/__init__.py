@@ -3,6 +3,7 @@
 Records are written by commands, never by hand; a verdict is computed from samples, never typed.
 """
 
+from ..table import Scope, Verdict
 from .check import check, usable
 from .closeness import Closeness, Distance
 from .migration import UNDATED
@@ -10,16 +11,14 @@ from .names import device_slug, record_name
 from .reader import RecordFile, read_record, read_records
 from .record import (
     SCHEMA,
-    Device,
     Exactness,
     Group,
-    Part,
     Record,
+    RecordedDevice,
+    RecordedPart,
     Rule,
-    Scope,
     Timing,
     Toolkit,
-    Verdict,
     make_record,
 )
 from .show import columns, markdown, rows, stale_rows_of
@@ -31,15 +30,15 @@ __all__ = [
     "SCHEMA",
     "UNDATED",
     "Closeness",
-    "Device",
     "Distance",
     "Exactness",
     "Group",
     "Judgement",
     "LedgerRefused",
-    "Part",
     "Record",
     "RecordFile",
+    "RecordedDevice",
+    "RecordedPart",
     "Rule",
     "Scope",
     "Staleness",

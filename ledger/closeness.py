@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from ..specs import Model, Tolerance
+from ..specs import Model, ToleranceSpec
 from ..specs.base import Slug
 
 Error = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
@@ -27,7 +27,7 @@ class Distance(Model):
 class Closeness(Model):
     """The bounds, and the distances by tensor; both sides have the contract's rounding points."""
 
-    tolerance: Tolerance
+    tolerance: ToleranceSpec
     distances: dict[Slug, Distance]
 
     @property

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
 from ..specs import Model
 from ..specs.base import Count, Slug
 from ..specs.errors import shown
+from ..table import Scope
 from .closeness import Closeness
 
 _DEVICE_ARCH = re.compile(r"sm_[1-9]\d{1,2}")
@@ -29,10 +30,9 @@ Text = Annotated[str, Field(min_length=1)]
 Total = Annotated[int, Field(strict=True, ge=0)]
 """A number that may be larger than anything a kernel indexes, such as all values of many inputs."""
 Milliseconds = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-Scope = Literal["kernel", "boundary", "chain", "end_to_end"]
 
 
-class Device(Model):
+class RecordedDevice(Model):
     """What a measurement is valid for: the same architecture, SM count and name."""
 
     arch: DeviceArch
@@ -41,7 +41,7 @@ class Device(Model):
     name: Annotated[str, Field(min_length=1, max_length=128)]
 
 
-class Part(Model):
+class RecordedPart(Model):
     """The part of a workload's interval that was measured: a record counts for it alone."""
 
     field: Slug
@@ -53,7 +53,7 @@ class Part(Model):
     """The value that stood for the part."""
 
     @model_validator(mode="after")
-    def _inside(self) -> Part:
+    def _inside(self) -> RecordedPart:
         if not self.low <= self.at <= self.high:
             raise ValueError(f"found {self.at} as what stands for {self.low} to {self.high}; it lies inside.")
         return self

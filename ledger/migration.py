@@ -14,8 +14,9 @@ from pydantic import Field
 
 from ..specs import Model
 from ..specs.base import LABEL, Size, Slug
-from .facts import Device, Exactness, Rule, Toolkit
-from .record import Gain, Record, Sha256, Verdict, seal
+from ..table import Verdict
+from .facts import Exactness, RecordedDevice, Rule, Toolkit
+from .record import Gain, Record, Sha256, seal
 from .verdict import Judgement, judge
 
 UNDATED = "1970-01-01T00:00:00Z"
@@ -39,7 +40,7 @@ class RecordV1(Model):
     spec: Slug
     workload: Annotated[str, Field(pattern=LABEL, max_length=128)]
     candidate: Slug
-    device: Device
+    device: RecordedDevice
     source_sha256: Sha256
     exactness: ExactnessV1
     verdict: Verdict

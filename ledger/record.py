@@ -13,17 +13,18 @@ from pydantic import AfterValidator, Field, model_validator
 from ..specs import Model
 from ..specs.base import LABEL, SHA256, Slug
 from ..specs.errors import shown
-from .facts import Device, Exactness, Group, Part, Rule, Scope, Text, Timing, Toolkit
-from .verdict import Judgement, Verdict, judge
+from ..table import Scope, Verdict
+from .facts import Exactness, Group, RecordedDevice, RecordedPart, Rule, Text, Timing, Toolkit
+from .verdict import Judgement, judge
 
 __all__ = [
     "SCHEMA",
     "SEALED",
-    "Device",
     "Exactness",
     "Group",
-    "Part",
     "Record",
+    "RecordedDevice",
+    "RecordedPart",
     "Rule",
     "Scope",
     "Timing",
@@ -70,12 +71,12 @@ class Record(Model):
     spec: Slug
     workload: Annotated[str, Field(pattern=LABEL, max_length=128)]
     """Label of the concrete workload, `fp16-hc4-h2560-n1-r320-tp1`."""
-    part: Part | None = None
+    part: RecordedPart | None = None
     """What of the workload's interval it speaks of; None where all of it is one cell."""
     candidate: Slug
     control: Slug
     """Name of what the candidate was compared with and timed against; its own for the control."""
-    device: Device
+    device: RecordedDevice
     toolkit: Toolkit
     source_sha256: Sha256
     """Digest of the generated source; a record of another source is stale.
@@ -136,7 +137,7 @@ def make_record(
     workload: str,
     candidate: str,
     control: str,
-    device: Device,
+    device: RecordedDevice,
     toolkit: Toolkit,
     source_sha256: str,
     control_source_sha256: str | None,
@@ -145,7 +146,7 @@ def make_record(
     exactness: Exactness,
     timing: Timing | None,
     rule: Rule | None = None,
-    part: Part | None = None,
+    part: RecordedPart | None = None,
 ) -> Record:
     """Judge what a run found and seal it. `rule` is the default rule unless given.
 

@@ -10,12 +10,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from ..table import Verdict
 from .facts import Exactness, Rule, Timing
 
-Verdict = Literal["admitted", "rejected", "invalid", "no_difference"]
-Interval = tuple[float, float]
+GainInterval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Judgement:
     verdict: Verdict
     gain: float | None
     """Time saved over the control, as a fraction of the control's time; None if it can't be told."""
-    interval: Interval | None
+    interval: GainInterval | None
     """Confidence interval of the gain; None where there is no comparison."""
     reason: str
 
@@ -66,7 +65,7 @@ def median(values: Sequence[float]) -> float:
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def median_interval(values: Sequence[float], confidence: float) -> Interval | None:
+def median_interval(values: Sequence[float], confidence: float) -> GainInterval | None:
     """Confidence interval of the median from order statistics, free of any assumption on the distribution.
 
     The k-th smallest and the k-th largest of n independent values enclose the true median with probability
@@ -134,7 +133,7 @@ def _timed(ratios: list[float], timing: Timing, rule: Rule) -> Judgement:
     return Judgement(verdict, gain, interval, f"{found}: {where}.")
 
 
-def _place(interval: Interval, threshold: float) -> tuple[Verdict, str]:
+def _place(interval: GainInterval, threshold: float) -> tuple[Verdict, str]:
     low, high = interval
     if low > threshold:
         return "admitted", f"wholly above {threshold:+.2%}"

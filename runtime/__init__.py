@@ -25,66 +25,39 @@ from .errors import (
 from .explanation import Explanation
 from .plan import Plan
 from .policy import Policy
-from .request import Buffer, Operator, Request, Signature
+from .request import Operator, Request, Signature
 from .selection import Choice, Decision, Selection, select
 from .statistics import Stats
-from .table import (
-    FORMAT,
-    Build,
-    Candidate,
-    Contract,
-    DeviceKind,
-    FieldValue,
-    Kernel,
-    Part,
-    Record,
-    Table,
-    Verdict,
-    Workload,
-)
 from .watch import watch
 
 __all__ = [
-    "FORMAT",
-    "Buffer",
-    "Build",
-    "Candidate",
     "ChannelError",
     "Choice",
     "Communicator",
-    "Contract",
     "CtasApart",
     "Decision",
     "Device",
-    "DeviceKind",
     "Disagreement",
     "Dispatch",
     "Explanation",
-    "FieldValue",
     "ForkedProcess",
     "FormatMismatch",
     "InvalidSetting",
-    "Kernel",
     "LoadError",
     "Misaligned",
     "NotExact",
     "NotWarm",
     "Operator",
     "Overlap",
-    "Part",
     "PeerTimeout",
     "Plan",
     "Policy",
-    "Record",
     "Request",
     "Selection",
     "Signature",
     "StaleSource",
     "Stats",
-    "Table",
     "Unsupported",
-    "Verdict",
-    "Workload",
     "bind",
     "select",
     "watch",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from .table import DeviceKind
+from ..table import DeviceKind
 
 if TYPE_CHECKING:
     import torch

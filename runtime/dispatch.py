@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from ..table import FORMAT, Candidate, FieldValue, Table, Workload, low_end
 from . import graph_launch, ranges, traced, warm
 from . import policy as policies
 from .communicator import Communicator, objection
@@ -21,7 +22,6 @@ from .policy import Policy
 from .request import Operator, Request, Signature
 from .selection import Choice, Selection, select
 from .statistics import Statistics, Stats, refuse
-from .table import FORMAT, Candidate, FieldValue, Table, Workload, low_end
 from .watch import note
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ Status = Literal["ok", "missing", "note"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Check:
     """One thing that was looked at."""
 
     what: str
@@ -26,76 +26,76 @@ class Finding:
         return asdict(self)
 
 
-def examine() -> list[Finding]:
+def examine() -> list[Check]:
     """Look at everything that compiling and dispatching depend on; loads torch, not CuPy."""
     return [_python(), *_compiler(), _cache(), *_devices()]
 
 
-def can_compile(findings: list[Finding]) -> bool:
+def can_compile(findings: list[Check]) -> bool:
     """Whether kernels can be compiled here."""
     return all(finding.status != "missing" for finding in findings if finding.what == "NVRTC")
 
 
-def _python() -> Finding:
-    return Finding("Python", "ok", f"{platform.python_version()} on {platform.machine()}")
+def _python() -> Check:
+    return Check("Python", "ok", f"{platform.python_version()} on {platform.machine()}")
 
 
-def _compiler() -> Iterator[Finding]:
+def _compiler() -> Iterator[Check]:
     from ..compiler.disassembly import find_nvdisasm
     from ..compiler.toolchain import ToolchainMissing, toolchain
 
     try:
         installed = toolchain()
     except ToolchainMissing as error:
-        yield Finding("NVRTC", "missing", str(error), "pip install 'kernwright[cuda12]'")
+        yield Check("NVRTC", "missing", str(error), "pip install 'kernwright[cuda12]'")
         return
     major, minor = installed.version
     archs = ", ".join(installed.archs)
-    yield Finding("NVRTC", "ok", f"{major}.{minor} at {installed.library}; serves {archs}")
+    yield Check("NVRTC", "ok", f"{major}.{minor} at {installed.library}; serves {archs}")
     if "sm_70" not in installed.archs:
-        yield Finding(
+        yield Check(
             "sm_70", "note", f"NVRTC {major}.{minor} doesn't serve it", "pip install 'kernwright[cuda12]'"
         )
-    yield Finding("CUDA headers", "ok", str(installed.include))
+    yield Check("CUDA headers", "ok", str(installed.include))
     disassembler = find_nvdisasm()
     if disassembler is None:
         remedy = "pip install nvidia-cuda-nvdisasm"
-        yield Finding("nvdisasm", "note", "not found: `expect` is not checked", remedy)
+        yield Check("nvdisasm", "note", "not found: `expect` is not checked", remedy)
     else:
-        yield Finding("nvdisasm", "ok", str(disassembler))
+        yield Check("nvdisasm", "ok", str(disassembler))
 
 
-def _cache() -> Finding:
+def _cache() -> Check:
     from ..compiler.cache import default_folder
 
     folder = default_folder()
     nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if nearest.is_dir() and os.access(nearest, os.W_OK):
-        return Finding("cubin cache", "ok", str(folder))
+        return Check("cubin cache", "ok", str(folder))
     remedy = "set KERNWRIGHT_CACHE_DIR to a folder that can be written"
-    return Finding("cubin cache", "note", f"{folder} can't be written: each process compiles anew", remedy)
+    return Check("cubin cache", "note", f"{folder} can't be written: each process compiles anew", remedy)
 
 
-def _devices() -> Iterator[Finding]:
+def _devices() -> Iterator[Check]:
     try:
         import torch
     except ImportError:
-        yield Finding("torch", "missing", "not installed", "pip install torch")
+        yield Check("torch", "missing", "not installed", "pip install torch")
         return
     built_for = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU only"
-    yield Finding("torch", "ok", f"{torch.__version__} ({built_for})")
+    yield Check("torch", "ok", f"{torch.__version__} ({built_for})")
     cupy = [name for name in ("cupy-cuda12x", "cupy-cuda13x", "cupy") if _version(name)]
     if cupy:
-        yield Finding("CuPy", "ok", f"{cupy[0]} {_version(cupy[0])}")
+        yield Check("CuPy", "ok", f"{cupy[0]} {_version(cupy[0])}")
     else:
-        yield Finding("CuPy", "missing", "not installed", "pip install 'kernwright[cuda12]'")
+        yield Check("CuPy", "missing", "not installed", "pip install 'kernwright[cuda12]'")
     if not torch.cuda.is_available():
-        yield Finding("GPU", "note", "none that torch can use: dispatch takes the torch reference on the CPU")
+        yield Check("GPU", "note", "none that torch can use: dispatch takes the torch reference on the CPU")
         return
     from .device import current
 
     for index in range(torch.cuda.device_count()):
-        yield Finding(f"GPU {index}", "ok", str(current(torch.device("cuda", index))))
+        yield Check(f"GPU {index}", "ok", str(current(torch.device("cuda", index))))
 
 
 def _version(package: str) -> str | None:

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from ..table import Build, Candidate, FieldValue, Part, RecordLine, Workload
 from .communicator import Communicator, objection
 from .device import Device, serves
 from .evidence import Standing, describe, standing, unmeasured
 from .policy import Policy
 from .request import Request
-from .table import Build, Candidate, FieldValue, Part, Record, Workload
 
 LoadKey = tuple[str, str, int | None]
 """A build on a device: source digest, architecture, CUDA ordinal (None for an imagined device)."""
@@ -211,7 +211,7 @@ def _judge_evidence(
     return Eligible(arch, build, 1, 0.0, verified)
 
 
-def _nearness(candidate: Candidate, record: Record | None) -> str:
+def _nearness(candidate: Candidate, record: RecordLine | None) -> str:
     """How near to FP64 a candidate under a tolerance must stay, and what was measured; empty of an exact one."""
     if candidate.contract == "exact" or not candidate.tolerance:
         return ""

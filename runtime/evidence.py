@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..table import Build, DeviceKind, RecordLine, Workload
 from .device import Device
-from .table import Build, DeviceKind, Record, Workload
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     """The evidence about one build, sorted by what dispatch asks of it."""
 
-    here: Record | None
+    here: RecordLine | None
     """The record of this source on this kind of device that counts: the last one that isn't `invalid`."""
     verified_on: DeviceKind | None
     """A kind of device on which this source passed exactness, this one first; None where none did."""
     verified_here: bool
     mismatched_on: DeviceKind | None
     """A kind of device on which this source failed exactness."""
-    stale: Record | None
+    stale: RecordLine | None
     """The last record of another source of this candidate on this kind of device."""
     elsewhere: tuple[int, int] | None = None
     """Another part of the interval that this source was measured in on this kind of device."""

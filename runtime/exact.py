@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import torch
 
-Tree = tuple[int, int, int]
+from ..table import Tree
+
 """Segments, lanes, chunk."""
 
 # exp: 2**n * P(r) with x = n ln 2 + r; at most 0.91 ulp from the true value over all float32.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from ..table import Contract
 from .eligibility import Stage
 from .selection import Decision, Selection
-from .table import Contract
 
 SHOWN = 12
 """Candidates of other shapes that the text lists, where a table has many."""

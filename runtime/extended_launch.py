@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from ..table import Kernel
 from .errors import LoadError
-from .table import Kernel
 
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
 """`CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: programmatic dependent launch."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from ..table import FORMAT, Table
 from ..version import VERSION
 from .policy import Policy
-from .table import FORMAT, Table
 
 
 def fingerprint(

@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from ..table import Kernel
 from . import fork
 from .errors import InvalidSetting, LoadError
 from .extended_launch import driver, error_name
-from .table import Kernel
 
 VARIABLE = "KERNWRIGHT_GRAPH_LAUNCH"
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from ..table import Kernel
 from . import graph_launch
 from .errors import LoadError
 from .extended_launch import extended_launcher
 from .graph_launch import GraphLaunch
-from .table import Kernel
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _CARVEOUT = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT

@@ -13,12 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from ..table import Build
 from . import fork
 from .current import capturing
 from .device import Device, serves
 from .errors import InvalidSetting, LoadError, NotWarm, StaleSource
 from .launch import CudaModule, Module
-from .table import Build
 from .watch import note
 
 if TYPE_CHECKING:

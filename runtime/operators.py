@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .table import Table
+from ..table import Table
 from .traced import modules
 
 DEVICES = ("CPU", "CUDA")

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
+from ..table import Buffer, Candidate, Kernel
 from . import fork
 from .current import (
     Allocate,
@@ -29,9 +30,8 @@ from .device import Device
 from .direct import Serve, direct
 from .errors import Misaligned, NotWarm
 from .launch import LaunchSequence, Module
-from .request import Buffer, Signature
+from .request import Signature
 from .state import State, StateKind
-from .table import Candidate, Kernel
 from .waits import RECORD
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .table import Contract, FieldValue
+from ..table import Buffer, Contract, FieldValue
 
 if TYPE_CHECKING:
     import torch
@@ -16,31 +16,6 @@ if TYPE_CHECKING:
 
     Runner = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor] | None], Sequence[torch.Tensor]]
     """Inputs and, if they are the caller's, outputs, in the order of a signature; gives the outputs."""
-
-ITEM_BYTES: Mapping[str, int] = {
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "uint8": 1,
-    "int32": 4,
-    "int64": 8,
-}
-"""Bytes of an element of the dtypes that buffers may have."""
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A tensor known by name: contiguous, row-major."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    """torch's name of it, without `torch.`."""
-
-    @property
-    def nbytes(self) -> int:
-        """Size in bytes."""
-        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)

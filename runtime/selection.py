@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..table import Build, Candidate, Contract, Table, Workload
 from .communicator import Communicator
 from .device import Device
 from .eligibility import Conditions, Eligible, Rejected, Stage, Unusable, judge, part_for
 from .policy import Policy
 from .request import Request
-from .table import Build, Candidate, Contract, Table, Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from ..table import ITEM_BYTES, FieldValue, Workload, low_end
 from .communicator import Communicator
 from .device import Device
-from .request import ITEM_BYTES
-from .table import FieldValue, Workload, low_end
 
 
 def calls(work: Workload, tokens: Iterable[int] | None, device: Device) -> Iterator[dict[str, FieldValue]]:

@@ -3,17 +3,17 @@
 Importing this loads neither torch nor CuPy nor Jinja; tomlkit is loaded when a spec is written back.
 """
 
-from .base import DTYPE_BYTES, SHORT_DTYPE, Arch, DType, Interval, Model, Tolerance
+from .base import DTYPE_BYTES, SHORT_DTYPE, Arch, DType, IntervalSpec, Model, ToleranceSpec
 from .errors import Finding, Problem, SpecError
 from .external import External
 from .family import Family, families, spec_model
 from .limits import Budget
 from .reader import SpecFile, load_spec, load_specs
 from .schema import UnknownFamily, json_schema, schema_files, schema_text
-from .shortform import Match, Selection, ShortForm, ShortFormError, matching, parse, select
-from .spec import Candidate, Schedule, Spec, Workload, digest
+from .shortform import Match, Selector, ShortForm, ShortFormError, matching, parse, select
+from .spec import CandidateSpec, ScheduleValues, Spec, WorkloadSpec, digest
 from .tiling import RowTiling, TilingError, row_tiling
-from .tree import Tree, default_lanes, legal_lanes
+from .tree import TreeSpec, default_lanes, legal_lanes
 from .workspace import Workspace, find_workspace
 from .writer import edit
 
@@ -22,28 +22,28 @@ __all__ = [
     "SHORT_DTYPE",
     "Arch",
     "Budget",
-    "Candidate",
+    "CandidateSpec",
     "DType",
     "External",
     "Family",
     "Finding",
-    "Interval",
+    "IntervalSpec",
     "Match",
     "Model",
     "Problem",
     "RowTiling",
-    "Schedule",
-    "Selection",
+    "ScheduleValues",
+    "Selector",
     "ShortForm",
     "ShortFormError",
     "Spec",
     "SpecError",
     "SpecFile",
     "TilingError",
-    "Tolerance",
-    "Tree",
+    "ToleranceSpec",
+    "TreeSpec",
     "UnknownFamily",
-    "Workload",
+    "WorkloadSpec",
     "Workspace",
     "default_lanes",
     "digest",

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from .errors import Finding, RuleError
-from .tree import MAX_COUNT, Tree
+from .tree import MAX_COUNT, TreeSpec
 
 
 class Model(BaseModel):
@@ -89,8 +89,8 @@ Arch = Literal["sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "
 WorldSize = Literal[1, 2, 4, 8]
 
 TreeList = Annotated[
-    Tree,
-    PlainValidator(Tree.parse),
+    TreeSpec,
+    PlainValidator(TreeSpec.parse),
     WithJsonSchema(
         {
             "type": "array",
@@ -108,14 +108,14 @@ TreeList = Annotated[
 ]
 
 
-class Interval(Model):
+class IntervalSpec(Model):
     """An inclusive interval of integers: the one dynamic dimension of a workload."""
 
     min: Count
     max: Count
 
     @model_validator(mode="after")
-    def _ordered(self) -> Interval:
+    def _ordered(self) -> IntervalSpec:
         if self.min > self.max:
             raise ValueError(f"the interval runs from {self.min} to {self.max}; min must not exceed max.")
         return self
@@ -126,7 +126,7 @@ def _as_interval(value: object) -> object:
 
 
 IntervalOrCount = Annotated[
-    Interval,
+    IntervalSpec,
     BeforeValidator(_as_interval),
     WithJsonSchema(
         {
@@ -147,7 +147,7 @@ IntervalOrCount = Annotated[
 ]
 
 
-class Tolerance(Model):
+class ToleranceSpec(Model):
     """Bounds for a candidate whose contract is "tolerance"; at least one is stated."""
 
     atol: Bound | None = None
@@ -158,7 +158,7 @@ class Tolerance(Model):
     """Largest L2 norm of the error over the L2 norm of the reference."""
 
     @model_validator(mode="after")
-    def _stated(self) -> Tolerance:
+    def _stated(self) -> ToleranceSpec:
         if self.atol is None and self.rtol is None and self.relative_l2 is None:
             raise ValueError("the tolerance states no bound; give atol, rtol or relative_l2.")
         return self

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationInfo, WithJsonSchema, mod
 
 from .base import CALLABLE, SYMBOL, Count, Size, as_list
 from .errors import Finding, RuleError, shown
-from .spec import Candidate, Schedule
+from .spec import CandidateSpec, ScheduleValues
 
 
 def _three(value: object) -> object:
@@ -19,7 +19,7 @@ def _three(value: object) -> object:
     return [*sizes, 1, 1][: max(3, len(sizes))] if isinstance(sizes, list) else sizes
 
 
-Dim3 = Annotated[
+LaunchSize = Annotated[
     tuple[Count, Count, Count],
     BeforeValidator(_three),
     WithJsonSchema(
@@ -33,7 +33,7 @@ Dim3 = Annotated[
 ]
 
 
-class External(Candidate):
+class External(CandidateSpec):
     """A Python callable, or a `.cu` file with its symbol and launch geometry."""
 
     route: Literal["external"]
@@ -43,9 +43,9 @@ class External(Candidate):
     """A `.cu` file, relative to the spec file's folder and inside it."""
     symbol: Annotated[str, Field(pattern=SYMBOL, max_length=256)] | None = None
     """The kernel's name in the file (`extern "C"`)."""
-    grid: Dim3 | None = None
+    grid: LaunchSize | None = None
     """CTAs, one number or up to three."""
-    block: Dim3 | None = None
+    block: LaunchSize | None = None
     """Threads of a CTA, one number or up to three."""
     shared_bytes: Size = 0
     """Dynamic shared memory, bytes."""
@@ -54,7 +54,7 @@ class External(Candidate):
         """Name the one kernel of a `.cu` file; a callable has none of ours."""
         return (self.symbol,) if self.symbol else ()
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ScheduleValues:
         """Give the callable, or the file with its launch geometry."""
         if self.callable is not None:
             return {"route": self.route, "callable": self.callable}

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from .errors import Finding, Problem, SpecError, shown
 from .family import families, spec_model
 from .messages import findings_of, models_in, tagged, unknown_family
-from .spec import Candidate, Spec, Workload
+from .spec import CandidateSpec, Spec, WorkloadSpec
 from .toml import Document, read_document
 from .workspace import Workspace, find_workspace
 
@@ -104,7 +104,7 @@ def _partial_findings(
     """Apply the rules to those parts of a broken file that are valid by themselves."""
     (workload_model,) = models_in(model.model_fields["workload"].annotation)
     routes = tagged(models_in(model.model_fields["candidate"].annotation))
-    candidates: dict[int, Candidate] = {}
+    candidates: dict[int, CandidateSpec] = {}
     written = data.get("candidate")
     for index, part in enumerate(written if isinstance(written, list) else []):
         route = part.get("route") if isinstance(part, dict) else None
@@ -114,10 +114,10 @@ def _partial_findings(
             candidate = routes[route].model_validate(part, context=context)
         except ValidationError:
             continue
-        if isinstance(candidate, Candidate):
+        if isinstance(candidate, CandidateSpec):
             candidates[index] = candidate
     try:
         workload = workload_model.model_validate(data.get("workload"), context=context)
     except ValidationError:
         workload = None
-    return list(model.findings(workload if isinstance(workload, Workload) else None, candidates))
+    return list(model.findings(workload if isinstance(workload, WorkloadSpec) else None, candidates))

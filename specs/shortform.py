@@ -11,10 +11,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..table import FieldValue
 from .base import SHORT_DTYPE
 from .errors import listing, nearest
 from .reader import SpecFile
-from .spec import FieldValue, Spec, Workload
+from .spec import Spec, WorkloadSpec
 
 FEW = 6
 """Workloads that a message lists by their labels."""
@@ -46,7 +47,7 @@ class Match:
     """A concrete workload and the spec that it belongs to."""
 
     file: SpecFile
-    workload: Workload
+    workload: WorkloadSpec
 
     @property
     def spec(self) -> Spec:
@@ -55,11 +56,11 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class Selector:
     """The workloads that a text selects: one for a short form, all of a spec for a spec's name."""
 
     file: SpecFile
-    workloads: tuple[Workload, ...]
+    workloads: tuple[WorkloadSpec, ...]
     arch: str | None
 
     @property
@@ -124,7 +125,7 @@ def matching(short: ShortForm, specs: Sequence[SpecFile], *, ignoring: Collectio
     return found
 
 
-def select(text: str, specs: Sequence[SpecFile]) -> Selection:
+def select(text: str, specs: Sequence[SpecFile]) -> Selector:
     """Select one workload by a short form, or all of a spec by its name.
 
     Raises:
@@ -141,7 +142,7 @@ def select(text: str, specs: Sequence[SpecFile]) -> Selection:
         several = [f"{match.workload.label()} ({match.spec.name})" for match in found]
         shown = listing([*several[:FEW], f"{len(several) - FEW} more"] if len(several) > FEW else several)
         raise ShortFormError(f'"{text}" matches {len(found)} workloads: {shown}; give more fields.')
-    return Selection(found[0].file, tuple(match.workload for match in found), short.arch)
+    return Selector(found[0].file, tuple(match.workload for match in found), short.arch)
 
 
 def _among(labels: Sequence[str], specs: Sequence[SpecFile]) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from ..table import FieldValue
 from .base import (
     SHORT_DTYPE,
     Arch,
@@ -17,7 +18,7 @@ from .base import (
     DType,
     Model,
     Slug,
-    Tolerance,
+    ToleranceSpec,
     WorldSize,
     as_list,
     one_or_several,
@@ -25,21 +26,18 @@ from .base import (
 )
 from .errors import Finding, listing
 from .limits import Budgets, Expectations, unknown_kernels
-from .tree import Tree
+from .tree import TreeSpec
 
 _T = TypeVar("_T")
 
-FieldValue = str | int | float | tuple[int, int]
-"""A workload field as plain data; a pair is an inclusive interval."""
-
-Schedule = dict[str, Any]
+ScheduleValues = dict[str, Any]
 """JSON-able description of how a candidate computes; equal schedules generate equal kernels."""
 
 COVERED_BY: dict[str, str] = {"sm_90a": "sm_90"}
 """Targets that share a cell with a plain one, so that a control listing that one covers them."""
 
 
-class Workload(Model, ABC):
+class WorkloadSpec(Model, ABC):
     """What is computed. As written it may list dtypes and world sizes; a concrete one has one of each."""
 
     dtypes: Annotated[
@@ -85,7 +83,7 @@ class Workload(Model, ABC):
         """Give the fields of a concrete workload as plain values."""
 
     @abstractmethod
-    def trees(self) -> dict[str, Tree]:
+    def trees(self) -> dict[str, TreeSpec]:
         """Give the reduction trees by the name of the reduction, defaults resolved."""
 
     @abstractmethod
@@ -111,7 +109,7 @@ class Workload(Model, ABC):
         return {"fields": fields, "trees": {name: tree.to_list() for name, tree in self.trees().items()}}
 
 
-class Candidate(Model):
+class CandidateSpec(Model):
     """A named schedule for a workload on some targets."""
 
     name: Slug
@@ -122,7 +120,7 @@ class Candidate(Model):
     """How the work is laid out; decides which options there are."""
     contract: Literal["exact", "tolerance"] = "exact"
     """Whether it gives the one right answer bit for bit, or stays within a tolerance."""
-    tolerance: Tolerance | None = None
+    tolerance: ToleranceSpec | None = None
     """The bounds; needed if, and only if, the contract is "tolerance"."""
     min_sms: Count | None = None
     """Streaming multiprocessors that a device must have; checked when a plan is made."""
@@ -137,16 +135,16 @@ class Candidate(Model):
         """Name the kernels that the route is made of."""
         return self.KERNELS
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ScheduleValues:
         """Give what decides the generated code: the route and its options, defaults resolved."""
         return {"route": self.route}
 
-    def problems(self, workload: Workload) -> Iterator[Finding]:
+    def problems(self, workload: WorkloadSpec) -> Iterator[Finding]:
         """Find options that don't fit a concrete workload; paths are relative to the candidate."""
         del workload
         return iter(())
 
-    def serves(self, workload: Workload) -> bool:
+    def serves(self, workload: WorkloadSpec) -> bool:
         """Tell whether it is generated for a concrete workload; a control always is."""
         del workload
         return True
@@ -188,30 +186,32 @@ class Spec(Model):
     """What is computed, in one word; decides which keys the file has."""
     name: Slug
     """Name of the spec; the file is called `<name>.toml`."""
-    workload: Workload
+    workload: WorkloadSpec
     """What is computed."""
-    candidate: tuple[Candidate, ...]
+    candidate: tuple[CandidateSpec, ...]
     """How it may be computed; the first is the control."""
 
     EXACT_CONTROL: ClassVar[bool] = True
     """Whether the control must be exact; not where it is a library's GEMM, whose bits nobody states."""
 
     @property
-    def candidates(self) -> tuple[Candidate, ...]:
+    def candidates(self) -> tuple[CandidateSpec, ...]:
         """All candidates, the control first."""
         return self.candidate
 
     @property
-    def control(self) -> Candidate:
+    def control(self) -> CandidateSpec:
         """The candidate that the others must prove themselves against."""
         return self.candidate[0]
 
-    def workloads(self) -> tuple[Workload, ...]:
+    def workloads(self) -> tuple[WorkloadSpec, ...]:
         """Give the concrete workloads that the file's lists expand into."""
         return self.workload.expand()
 
     @classmethod
-    def findings(cls, workload: Workload | None, candidates: Mapping[int, Candidate]) -> Iterator[Finding]:
+    def findings(
+        cls, workload: WorkloadSpec | None, candidates: Mapping[int, CandidateSpec]
+    ) -> Iterator[Finding]:
         """Find broken rules that reach over the parts of a file.
 
         Takes the parts that are valid by themselves, candidates by their place in the file, so that a mistake
@@ -236,7 +236,7 @@ class Spec(Model):
         yield from found
 
     @classmethod
-    def _set_findings(cls, candidates: Mapping[int, Candidate]) -> Iterator[Finding]:
+    def _set_findings(cls, candidates: Mapping[int, CandidateSpec]) -> Iterator[Finding]:
         """Find what is wrong with the candidates as a set: equal names, a control that isn't one."""
         first: dict[str, int] = {}
         for index, candidate in candidates.items():
@@ -277,7 +277,7 @@ def _single(what: str, values: tuple[_T, ...]) -> _T:
     return values[0]
 
 
-def digest(family: str, workload: Workload, candidate: Candidate, arch: str) -> str:
+def digest(family: str, workload: WorkloadSpec, candidate: CandidateSpec, arch: str) -> str:
     """Identify what is generated: SHA-256 over the canonical JSON of workload, this candidate and target.
 
     Comments, other candidates, budgets, expectations and the candidate's other targets don't enter it.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .tree import WARP, Tree
+from .tree import WARP, TreeSpec
 
 MAX_THREADS = 1024
 LOAD_BYTES = (2, 4, 8, 16)
@@ -51,7 +51,7 @@ def row_tiling(
     *,
     rows: int,
     row_elements: int,
-    tree: Tree,
+    tree: TreeSpec,
     ctas: int | None,
     threads: int | None,
     load_bytes: int | None,
@@ -126,7 +126,7 @@ def _check_threads(threads: int, lanes: int) -> None:
 
 
 def _loads(
-    load_bytes: int | None, tree: Tree, row_elements: int, element_bytes: int, may_stage: bool
+    load_bytes: int | None, tree: TreeSpec, row_elements: int, element_bytes: int, may_stage: bool
 ) -> tuple[int, bool]:
     """Resolve the load width and whether it needs staging through shared memory."""
     chunk_bytes = tree.chunk * element_bytes

@@ -28,7 +28,7 @@ def default_lanes(limit: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class TreeSpec:
     """`[segments, lanes, chunk]`: part of the workload, because it fixes the bits of the result.
 
     Raises:
@@ -54,13 +54,13 @@ class Tree:
             )
 
     @classmethod
-    def parse(cls, value: object) -> Tree:
+    def parse(cls, value: object) -> TreeSpec:
         """Read the TOML form `[segments, lanes, chunk]`.
 
         Raises:
             ValueError: it isn't a list of three integers, or not a legal tree.
         """
-        if isinstance(value, Tree):
+        if isinstance(value, TreeSpec):
             return value
         if not isinstance(value, list | tuple) or len(value) != 3 or any(type(n) is not int for n in value):
             raise ValueError(

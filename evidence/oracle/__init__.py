@@ -7,16 +7,27 @@
 The answer of a family stands in its own folder.
 """
 
-from .dtypes import BFLOAT16, FLOAT16, Comparison, Mismatch, Storage, digest, mismatches, on_host, storage
+from ...table import Tree
+from .dtypes import (
+    BFLOAT16,
+    FLOAT16,
+    Comparison,
+    ElementMismatch,
+    Storage,
+    digest,
+    mismatches,
+    on_host,
+    storage,
+)
 from .fma import fma
 from .functions import exp, sigmoid, silu
-from .trees import Tree, dot, squares, total
+from .trees import dot, squares, total
 
 __all__ = [
     "BFLOAT16",
     "FLOAT16",
     "Comparison",
-    "Mismatch",
+    "ElementMismatch",
     "Storage",
     "Tree",
     "digest",

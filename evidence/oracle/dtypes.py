@@ -94,7 +94,7 @@ def digest(tensors: Mapping[str, Bits], dtype: Storage) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Mismatch:
+class ElementMismatch:
     """One element that differs."""
 
     index: tuple[int, ...]
@@ -116,7 +116,7 @@ class Comparison:
 
     count: int
     size: int
-    first: Mismatch | None
+    first: ElementMismatch | None
 
 
 def mismatches(found: Bits, expected: Bits, dtype: Storage) -> Comparison:
@@ -137,5 +137,5 @@ def mismatches(found: Bits, expected: Bits, dtype: Storage) -> Comparison:
     pair = on_host(found.ravel()[flat : flat + 1]), on_host(expected.ravel()[flat : flat + 1])
     values = [float(dtype.load(bits)[0]) for bits in pair]
     index = tuple(int(i) for i in np.unravel_index(flat, found.shape))
-    first = Mismatch(index, values[0], int(pair[0][0]), values[1], int(pair[1][0]))
+    first = ElementMismatch(index, values[0], int(pair[0][0]), values[1], int(pair[1][0]))
     return Comparison(count, found.size, first)

@@ -7,12 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ...table import Tree
 from .arrays import F32, F64, namespace
 from .fma import add_product
 from .single import add, widen
-
-Tree = tuple[int, int, int]
-"""Segments S, lanes L, chunk V."""
 
 _WARP = 32
 _LANES_PER_BLOCK = {"numpy": 1 << 15, "cupy": 1 << 24}

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ...evidence.family_evidence import Case, Chain
 from ...evidence.oracle.arrays import namespace
 from ...evidence.tensors import array_library, as_torch
-from ...runtime.request import ITEM_BYTES
-from ...runtime.table import Candidate, Workload
+from ...table import ITEM_BYTES, Candidate, Workload
 from .oracle import all_reduce, all_reduce_sum2
 from .payloads import VALUE_KINDS, AnyBits, payloads
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from ...generator.lowering import IntervalPart, KernelLaunch, Lowering
-from ...specs import Candidate, Spec, Workload
+from ...generator.lowering import Lowering
+from ...specs import CandidateSpec, Spec, WorkloadSpec
+from ...table import Launch, Part
 from .spec import AllReduceSpec, AllReduceWorkload, ChannelLayout, Collective
 from .workload import CHANNEL_CTAS, LAYOUT_VERSION
 
@@ -42,19 +43,19 @@ FUNCTIONS = {
 """Functions of the dispatch module beside `all_reduce` itself, by the op's methods."""
 
 
-def parts(spec: Spec, workload: Workload) -> tuple[IntervalPart, ...]:
+def parts(spec: Spec, workload: WorkloadSpec) -> tuple[Part, ...]:
     """How the spec's thresholds split the payloads of a workload, on every device that has an entry."""
     assert isinstance(spec, AllReduceSpec)
     assert isinstance(workload, AllReduceWorkload)
     return tuple(
-        IntervalPart(part.route, part.min, part.max, entry.device, entry.measured)
+        Part(part.route, part.min, part.max, entry.device, entry.measured)
         for entry in spec.threshold
         if entry.holds_for(workload)
         for part in entry.parts(workload.payload_bytes)
     )
 
 
-def lower(workload: Workload, candidate: Candidate) -> Lowering:
+def lower(workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:
     """Lower a candidate of an all-reduce workload; every route has templates, and every operation is one launch."""
     assert isinstance(workload, AllReduceWorkload)
     assert isinstance(candidate, Collective)
@@ -80,7 +81,7 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
         template=f"all_reduce/{candidate.route}.cu.j2",
         constants=constants,
         kernels={
-            operation: KernelLaunch(
+            operation: Launch(
                 grid=(candidate.ctas, 1, 1), block=(candidate.threads, 1, 1), args=args, resident=True
             )
             for operation, args in ARGUMENTS.items()

@@ -29,7 +29,7 @@ from ...runtime.plan import Plan
 from ...runtime.request import Request
 from ...runtime.selection import Choice
 from ...runtime.statistics import Tally
-from ...runtime.table import Contract, FieldValue
+from ...table import Contract, FieldValue
 from .inputs import Acquired, Inputs, split_like
 from .request import FAMILY, check_comm, check_tensors, dtype_of, local_request, request_of
 
@@ -44,7 +44,7 @@ MAX_RESOLVED = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedSum:
     """Who serves calls of one size."""
 
     tally: Tally
@@ -56,7 +56,7 @@ class Known:
     """What the op remembers of a communicator."""
 
     generation: int
-    resolved: dict[object, Resolved] = field(default_factory=dict)
+    resolved: dict[object, ResolvedSum] = field(default_factory=dict)
     inputs: Inputs = field(default_factory=Inputs)
 
 
@@ -302,7 +302,7 @@ class Op:
         self._launch(resolved, dense, result)
         return result
 
-    def _launch(self, resolved: Resolved, given: Sequence[torch.Tensor], out: torch.Tensor) -> None:
+    def _launch(self, resolved: ResolvedSum, given: Sequence[torch.Tensor], out: torch.Tensor) -> None:
         plan = resolved.plan
         assert plan is not None
         resolved.tally.calls += 1
@@ -329,7 +329,7 @@ class Op:
         exact: bool,
         policy: str | None,
         slot: int = 0,
-    ) -> Resolved:
+    ) -> ResolvedSum:
         known = self._known_of(comm).resolved
         found = known.get(key)
         if found is None:
@@ -337,7 +337,7 @@ class Op:
             request = self._request(kind, numel, dtype_of(tensor), comm, exact, slot)
             chosen = chosen_policy(policy)
             selection, plan = self._dispatch.resolve(request, comm.device_of(tensor), chosen, view, exact)
-            found = Resolved(self._dispatch.statistics.tally(selection), plan)
+            found = ResolvedSum(self._dispatch.statistics.tally(selection), plan)
             if len(known) >= MAX_RESOLVED:
                 known.clear()
             known[key] = found

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...runtime.communicator.owner import ChannelOwner
-from ...runtime.request import ITEM_BYTES, Buffer, Request, Signature
-from ...runtime.table import Contract, FieldValue
+from ...runtime.request import Request, Signature
+from ...table import ITEM_BYTES, Buffer, Contract, FieldValue
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from ...specs.base import Count, raise_findings
 from ...specs.errors import Finding
 from ...specs.external import External
-from ...specs.spec import Candidate, Schedule, Spec, Workload
+from ...specs.spec import CandidateSpec, ScheduleValues, Spec, WorkloadSpec
 from .threshold import ROUTES, RouteName, Threshold, entry_for, threshold_findings
 from .workload import CHANNEL_CTAS, AllReduceWorkload, ChannelLayout
 
@@ -34,7 +34,7 @@ MAX_THREADS = 1024
 MAX_LOADS = 32
 
 
-class Collective(Candidate):
+class Collective(CandidateSpec):
     """What all routes share: a grid of fixed size that strides over words."""
 
     ctas: Annotated[Count, Field(le=CHANNEL_CTAS)]
@@ -48,7 +48,7 @@ class Collective(Candidate):
 
     KERNELS: ClassVar[tuple[str, ...]] = ("symmetric", "staged", "sum2")
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ScheduleValues:
         """Give the route, the grid and the width of a word."""
         return {
             "route": self.route,
@@ -79,7 +79,7 @@ class TaggedWords(Collective):
         """Bytes of payload in a word: the other half are epochs."""
         return self.word_bytes // 2
 
-    def problems(self, workload: Workload) -> Iterator[Finding]:
+    def problems(self, workload: WorkloadSpec) -> Iterator[Finding]:
         """Find a channel without packets."""
         assert isinstance(workload, AllReduceWorkload)
         if workload.packet_bytes == 0:
@@ -101,7 +101,7 @@ class TwoStage(Collective):
 
     route: Literal["two_stage"]
 
-    def problems(self, workload: Workload) -> Iterator[Finding]:
+    def problems(self, workload: WorkloadSpec) -> Iterator[Finding]:
         """Find payloads of less than a word a rank."""
         assert isinstance(workload, AllReduceWorkload)
         needed = workload.world_size * self.word_bytes
@@ -113,7 +113,7 @@ class TwoStage(Collective):
             yield Finding(("route",), message)
 
 
-Route = Annotated[TaggedWords | OneStage | TwoStage | External, Field(discriminator="route")]
+AllReduceRoute = Annotated[TaggedWords | OneStage | TwoStage | External, Field(discriminator="route")]
 
 
 class AllReduceSpec(Spec):
@@ -122,7 +122,7 @@ class AllReduceSpec(Spec):
     family: Literal["all_reduce"]
     workload: AllReduceWorkload
     """What is computed."""
-    candidate: Annotated[tuple[Route, ...], Field(min_length=1)]
+    candidate: Annotated[tuple[AllReduceRoute, ...], Field(min_length=1)]
     """How it may be computed; the first is the control."""
     threshold: tuple[Threshold, ...] = ()
     """From which payload on a route is taken; needed where the candidates have several routes."""

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from ...specs.base import DEVICE, Count, DType, Flag, Interval, Model, as_list, one_or_several
+from ...specs.base import DEVICE, Count, DType, Flag, IntervalSpec, Model, as_list, one_or_several
 from ...specs.errors import Finding, listing
 from .workload import AllReduceWorkload, WorldSizes
 
@@ -18,7 +18,7 @@ ROUTES: tuple[RouteName, ...] = get_args(RouteName)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PayloadPart:
     """A part of the payload interval and the route that serves it: a cell of its own."""
 
     route: RouteName
@@ -62,13 +62,15 @@ class Threshold(Model):
             return "one_stage"
         return "tagged_words"
 
-    def parts(self, payload_bytes: Interval) -> tuple[Part, ...]:
+    def parts(self, payload_bytes: IntervalSpec) -> tuple[PayloadPart, ...]:
         """Split an interval of payloads at the thresholds inside of it."""
         low, high = payload_bytes.min, payload_bytes.max
         crossings = {size for size in (self.one_stage, self.two_stage) if size is not None}
         begins = sorted({low, *(size for size in crossings if low < size <= high)})
         ends = [begin - 1 for begin in begins[1:]] + [high]
-        return tuple(Part(self.route(begin), begin, end) for begin, end in zip(begins, ends, strict=True))
+        return tuple(
+            PayloadPart(self.route(begin), begin, end) for begin, end in zip(begins, ends, strict=True)
+        )
 
 
 def entry_for(
@@ -151,7 +153,7 @@ def _workload_findings(
 
 
 def _part_findings(
-    place: int, part: Part, workload: AllReduceWorkload, routes: list[RouteName]
+    place: int, part: PayloadPart, workload: AllReduceWorkload, routes: list[RouteName]
 ) -> Iterator[Finding]:
     if part.route not in routes:
         message = (

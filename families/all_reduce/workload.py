@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from ...specs.base import DTYPE_BYTES, Count, Interval, Size, as_list, one_or_several
-from ...specs.channel import laid_out
+from ...specs.base import DTYPE_BYTES, Count, IntervalSpec, Size, as_list, one_or_several
 from ...specs.errors import Finding
-from ...specs.spec import FieldValue, Workload
-from ...specs.tree import Tree
+from ...specs.spec import WorkloadSpec
+from ...specs.tree import TreeSpec
+from ...table import FieldValue, laid_out
 
 WorldSizes = Literal[2, 4, 8]
 
@@ -34,7 +34,7 @@ MAX_PAYLOAD = 2**29
 """Bytes; kernels count elements with 32 bits."""
 
 
-class AllReduceWorkload(Workload):
+class AllReduceWorkload(WorkloadSpec):
     """The sum over all ranks of payloads of one size, in FP32, in rank order, rounded once (numerics, section 2)."""
 
     world_sizes: Annotated[
@@ -46,7 +46,7 @@ class AllReduceWorkload(Workload):
     """Number of ranks, or a list of them."""
     widths: Annotated[tuple[Count, ...], Field(min_length=1)]
     """Elements of a row, a number for each tensor of the payload: [3584, 7168] is [M, 3584] and [M, 7168]."""
-    payload_bytes: Interval
+    payload_bytes: IntervalSpec
     """Bytes that a rank contributes to one call; the most is the channel's capacity."""
     packet_bytes: Size = 0
     """Largest payload that may travel as tagged words, bytes; the channel keeps packets for it."""
@@ -75,7 +75,7 @@ class AllReduceWorkload(Workload):
             "world_size": self.world_size,
         }
 
-    def trees(self) -> dict[str, Tree]:
+    def trees(self) -> dict[str, TreeSpec]:
         """Give no tree: the order of the ranks is the order of the sum."""
         return {}
 

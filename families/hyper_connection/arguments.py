@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ...runtime.communicator import Communicator
 from ...runtime.plain import described, is_plain
 from ...runtime.request import Signature
-from ...runtime.table import Table
-from .shape import ALIGNMENT, DTYPE_SHORT, FAMILY, INPUTS, OUTPUTS, Shape
+from ...table import Table
+from .shape import ALIGNMENT, DTYPE_SHORT, FAMILY, INPUTS, OUTPUTS, BoundaryShape
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +47,7 @@ def read(
     comm: Communicator | None,
     *,
     real: bool = True,
-) -> Shape:
+) -> BoundaryShape:
     """The shape of a call (contract of the family, sections 1 and 2).
 
     Args:
@@ -83,7 +83,7 @@ def read(
         )
     low_rank = 0 if up_weight is None else int(up_weight.shape[1])
     hc = _branches(table, given, state, low_rank, branches)
-    shape = Shape(
+    shape = BoundaryShape(
         dtype=_dtype(residual),
         branches=hc,
         hidden=state // hc,
@@ -286,7 +286,7 @@ def _branches_of_table(table: Table, state: int, low_rank: int) -> int:
     )
 
 
-def _check_shapes(shape: Shape, kind: str, given: Mapping[str, torch.Tensor]) -> None:
+def _check_shapes(shape: BoundaryShape, kind: str, given: Mapping[str, torch.Tensor]) -> None:
     # norm_weight is told apart by its element count (section 1), so [HC, H] is as good as [HC * H].
     for buffer in shape.signature(kind).inputs:
         tensor = given[buffer.name]

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from ...evidence.graphs import capture, replay_ms
-from .oracle_shape import Shape
+from .oracle_shape import OracleShape
 
 if TYPE_CHECKING:
     from ...evidence.family_evidence import Call, Chain
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Tensors = Sequence[torch.Tensor]
 
 
-def of(shape: Shape) -> Mapping[str, Callable[[Chain], Call]]:
+def of(shape: OracleShape) -> Mapping[str, Callable[[Chain], Call]]:
     """The peers that are installed here."""
     boundary = eager(shape)
     found: dict[str, Callable[[Chain], Call]] = {
@@ -36,7 +36,7 @@ def of(shape: Shape) -> Mapping[str, Callable[[Chain], Call]]:
     return found
 
 
-def eager(shape: Shape) -> Call:
+def eager(shape: OracleShape) -> Call:
     """The boundary as one writes it in torch: FP32 where it matters, storage dtype at the rounding points."""
     branches, hidden, rank = shape.branches, shape.hidden, shape.low_rank
 
@@ -67,7 +67,7 @@ def compiled(boundary: Call) -> Call:
     return lambda inputs: inner(*inputs)
 
 
-def fastest_triton(shape: Shape, chain: Chain) -> Call:
+def fastest_triton(shape: OracleShape, chain: Chain) -> Call:
     """Three Triton kernels at the tile sizes that are fastest here: a peer at its best."""
     from .baselines_triton import boundary
 

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .oracle_shape import Shape
+from .oracle_shape import OracleShape
 
 if TYPE_CHECKING:
     from ...evidence.family_evidence import Call
@@ -92,7 +92,7 @@ def _up_mix(
     tl.store(out + h, (mixed / HC).to(out.dtype.element_ty))
 
 
-def boundary(shape: Shape, rows: int, block: int, columns: int, warps: int) -> Call:
+def boundary(shape: OracleShape, rows: int, block: int, columns: int, warps: int) -> Call:
     """A boundary with these tile sizes: powers of two that divide the rows, the state and the hidden size."""
     branches, hidden, rank, width = shape.branches, shape.hidden, shape.low_rank, shape.width
     stride = hidden if shape.norm_weight == "per_branch" else 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...specs.channel import aligned
+from ...table import aligned
 from .workload import HyperConnectionWorkload
 
 LAYOUT_VERSION = 1

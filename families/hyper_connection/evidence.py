@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from ...evidence.family_evidence import Case, Chain, interval_of
 from ...evidence.oracle.arrays import Bits
 from ...evidence.tensors import array_library, as_torch
-from ...runtime.table import Workload
+from ...table import Workload
 from .inputs import INPUT_KINDS, InputKind, tensors, weights
 from .layers import layer_weights
 from .oracle import boundary
-from .oracle_shape import Kind, NormWeight, Shape
-from .shape import Shape as ReferenceShape
+from .oracle_shape import NormWeight, OracleShape
+from .shape import BoundaryShape as ReferenceShape
+from .shape import Kind
 
 if TYPE_CHECKING:
     import torch
@@ -30,11 +31,11 @@ MANY = 16
 SEEDS = {"boundary": (1, 2), "first": (3,), "combine": (4,), "final": (5,)}
 
 
-def shape_of(workload: Workload, tokens: int | None = None) -> Shape:
+def shape_of(workload: Workload, tokens: int | None = None) -> OracleShape:
     """The oracle's view of a workload; of an interval of tokens, for a call of so many, by default the fewest."""
     fields: Mapping[str, Any] = workload.fields
     served = fields["tokens"]
-    return Shape(
+    return OracleShape(
         dtype=fields["dtype"],
         branches=fields["branches"],
         hidden=fields["hidden"],
@@ -145,7 +146,7 @@ EVIDENCE = HyperConnection()
 class BoundaryChain:
     """x is the next residual, block_input the next block, injection_out the next injection."""
 
-    shape: Shape
+    shape: OracleShape
     first: Sequence[torch.Tensor]
     """Residual, block and injection of the first boundary."""
     weights: Sequence[Sequence[torch.Tensor]]

@@ -17,7 +17,8 @@ from typing import Any
 from ...evidence.oracle import digest
 from .inputs import INPUT_KINDS, InputKind, tensors, weights
 from .oracle import boundary
-from .oracle_shape import Kind, Shape
+from .oracle_shape import OracleShape
+from .shape import Kind
 
 FORMAT = 1
 FOLDER = Path(__file__).resolve().parent.parent / "ledger" / "golden"
@@ -25,10 +26,10 @@ FILE = "hyper_connection.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class GoldenCase:
     """One boundary with seeded inputs."""
 
-    shape: Shape
+    shape: OracleShape
     kind: Kind
     inputs: InputKind
     seed: int
@@ -50,27 +51,29 @@ class Case:
         }
 
 
-def small_cases() -> Iterator[Case]:
+def small_cases() -> Iterator[GoldenCase]:
     """Workloads that take milliseconds: every kind of boundary and of input, both dtypes, odd sizes."""
     odd = {"norm": (1, 4, 2), "down": (3, 8, 4), "up": (1, 2, 5)}
     wide = {"norm": (1, 32, 8), "down": (4, 32, 8), "up": (1, 32, 2)}
     for dtype in ("float16", "bfloat16"):
-        tiny = Shape(dtype, branches=3, hidden=24, low_rank=10, tokens=2, trees=odd, norm_weight="shared")
-        usual = Shape(dtype, branches=4, hidden=256, low_rank=32, tokens=1, trees=wide)
+        tiny = OracleShape(
+            dtype, branches=3, hidden=24, low_rank=10, tokens=2, trees=odd, norm_weight="shared"
+        )
+        usual = OracleShape(dtype, branches=4, hidden=256, low_rank=32, tokens=1, trees=wide)
         kinds: tuple[Kind, ...] = ("boundary", "first", "combine", "final")
         for kind in kinds:
-            yield Case(tiny, kind, "normal", seed=1)
+            yield GoldenCase(tiny, kind, "normal", seed=1)
         for inputs in INPUT_KINDS:
-            yield Case(usual, "boundary", inputs, seed=2)
+            yield GoldenCase(usual, "boundary", inputs, seed=2)
 
 
-def real_cases() -> Iterator[Case]:
+def real_cases() -> Iterator[GoldenCase]:
     """The real shape: HC4, H2560, R320, N1."""
     trees = {"norm": (1, 320, 8), "down": (4, 320, 8), "up": (1, 32, 2)}
     for dtype in ("float16", "bfloat16"):
-        shape = Shape(dtype, branches=4, hidden=2560, low_rank=320, tokens=1, trees=trees)
-        yield Case(shape, "boundary", "normal", seed=3)
-        yield Case(shape, "boundary", "large", seed=4)
+        shape = OracleShape(dtype, branches=4, hidden=2560, low_rank=320, tokens=1, trees=trees)
+        yield GoldenCase(shape, "boundary", "normal", seed=3)
+        yield GoldenCase(shape, "boundary", "large", seed=4)
 
 
 def write_golden(folder: Path = FOLDER) -> Path:

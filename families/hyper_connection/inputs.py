@@ -15,7 +15,8 @@ import numpy as np
 from ...evidence.oracle.arrays import F32, Bits
 from ...evidence.oracle.dtypes import Storage
 from ...evidence.oracle.philox import stream
-from .oracle_shape import Kind, Shape
+from .oracle_shape import OracleShape
+from .shape import Kind
 
 InputKind = Literal["zeros", "tiny", "normal", "large", "subnormal", "signed_zero", "nonfinite", "ties"]
 INPUT_KINDS: tuple[InputKind, ...] = get_args(InputKind)
@@ -27,7 +28,7 @@ _ONE = {"float16": 0x3C00, "bfloat16": 0x3F80}
 """Bits of 1.0."""
 
 
-def tensors(shape: Shape, kind: InputKind, seed: int, xp: ModuleType = np) -> dict[str, Bits]:
+def tensors(shape: OracleShape, kind: InputKind, seed: int, xp: ModuleType = np) -> dict[str, Bits]:
     """The small tensors of one boundary, as bits, on the array library `xp` (numpy or cupy).
 
     `residual` [N, HC*H], `block` [N, H], `injection` [N, HC], `norm_weight` [HC*H] or [H].
@@ -57,7 +58,7 @@ def tensors(shape: Shape, kind: InputKind, seed: int, xp: ModuleType = np) -> di
     return made
 
 
-def weights(shape: Shape, seed: int, kind: Kind = "boundary", xp: ModuleType = np) -> dict[str, Bits]:
+def weights(shape: OracleShape, seed: int, kind: Kind = "boundary", xp: ModuleType = np) -> dict[str, Bits]:
     """`down_weight` [R + HC + pad, HC*H] (final: [R, HC*H]) and `up_weight` [HC*H, R], as bits.
 
     Scaled by powers of two so that normal inputs give d / HC and the gates an order of 1. Padding rows hold
@@ -82,7 +83,7 @@ def _normal(seed: int, name: str, size: tuple[int, ...], exponent: int, xp: Modu
 
 
 def _values(
-    shape: Shape, kind: InputKind, seed: int, name: str, size: tuple[int, ...], xp: ModuleType
+    shape: OracleShape, kind: InputKind, seed: int, name: str, size: tuple[int, ...], xp: ModuleType
 ) -> Bits:
     """One of residual, block and injection."""
     dtype = shape.storage
@@ -125,7 +126,7 @@ def _tie(dtype: Storage, name: str, random: Bits, xp: ModuleType) -> Bits:
     return bits
 
 
-def _spoil(made: dict[str, Bits], shape: Shape, seed: int) -> None:
+def _spoil(made: dict[str, Bits], shape: OracleShape, seed: int) -> None:
     """Put Inf or NaN into each token, in one of four ways that follow from token and seed.
 
     0: +Inf in the residual and -Inf in the last injection; 1: NaN in the block; 2: the injections are

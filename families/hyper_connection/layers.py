@@ -14,7 +14,7 @@ import numpy as np
 from ...evidence.oracle.arrays import Bits
 from .inputs import INPUT_KINDS, InputKind, tensors, weights
 from .oracle import boundary
-from .oracle_shape import Shape
+from .oracle_shape import OracleShape
 
 CARRIED: tuple[InputKind, ...] = (
     "zeros",
@@ -30,7 +30,7 @@ CARRIED: tuple[InputKind, ...] = (
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerWeights:
     """One boundary of the chain: bits of its weights, of its inputs, and of all that the contract stores."""
 
     index: int
@@ -43,8 +43,12 @@ class Layer:
 
 
 def layers(
-    shape: Shape, count: int, seed: int, xp: ModuleType = np, weight_sets: Sequence[Mapping[str, Bits]] = ()
-) -> Iterator[Layer]:
+    shape: OracleShape,
+    count: int,
+    seed: int,
+    xp: ModuleType = np,
+    weight_sets: Sequence[Mapping[str, Bits]] = (),
+) -> Iterator[LayerWeights]:
     """`count` boundaries on 16 inputs each; every layer has weights of its own, made on the spot.
 
     Tokens 0 to 7 are carried: the stored x is the next residual, block_input the next block, injection_out
@@ -64,7 +68,7 @@ def layers(
         given = weight_sets[index] if weight_sets else layer_weights(shape, seed + index, xp)
         inputs = {name: xp.concatenate([carried[name], fresh[name]]) for name in carried}
         expected = boundary(batch, {**inputs, **given})
-        yield Layer(index, given, inputs, expected)
+        yield LayerWeights(index, given, inputs, expected)
         half = len(CARRIED)
         carried = {
             "residual": expected["x"][:half],
@@ -73,7 +77,7 @@ def layers(
         }
 
 
-def layer_weights(shape: Shape, seed: int, xp: ModuleType = np) -> dict[str, Bits]:
+def layer_weights(shape: OracleShape, seed: int, xp: ModuleType = np) -> dict[str, Bits]:
     """The three weights of one boundary, as bits."""
     norm_weight = tensors(shape, "normal", seed, xp)["norm_weight"]
     return {"norm_weight": norm_weight, **weights(shape, seed, xp=xp)}

@@ -9,8 +9,9 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ...generator.literals import float_literal
-from ...generator.lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
-from ...specs import Candidate, RowTiling, Workload
+from ...generator.lowering import Lowering, NotGenerated, ScheduleError, TreeShape
+from ...specs import CandidateSpec, RowTiling, WorkloadSpec
+from ...table import Launch
 from .channel_layout import HyperConnectionChannel, shards
 from .lowerings.hopper import lower_prefetched
 from .lowerings.limits import STATIC_SHARED_LIMIT, check_finishers, check_kept, check_norm, check_sums
@@ -22,7 +23,7 @@ from .schedules.tensor_core import TensorCore
 from .spec import HyperConnectionWorkload, Replicated, Sharded
 
 
-def lower(workload: Workload, candidate: Candidate) -> Lowering:
+def lower(workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:
     """Lower a candidate of a hyper-connection workload.
 
     Raises:
@@ -36,7 +37,7 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
     return replace(lowering, channel=channel)
 
 
-def _lower_route(workload: HyperConnectionWorkload, candidate: Candidate) -> Lowering:
+def _lower_route(workload: HyperConnectionWorkload, candidate: CandidateSpec) -> Lowering:
     if isinstance(candidate, Prefetched):
         return lower_prefetched(workload, candidate)
     if isinstance(candidate, TensorCore):
@@ -86,12 +87,12 @@ def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) 
         "tilings": tilings,
     }
 
-    def per_branch_launch(*args: str) -> KernelLaunch:
-        return KernelLaunch(grid=(branches, 1, 1), block=(norm_threads, 1, 1), args=args)
+    def per_branch_launch(*args: str) -> Launch:
+        return Launch(grid=(branches, 1, 1), block=(norm_threads, 1, 1), args=args)
 
-    def row_launch(kernel: str, *args: str) -> KernelLaunch:
+    def row_launch(kernel: str, *args: str) -> Launch:
         tiling = tilings[kernel]
-        return KernelLaunch(grid=(tiling.ctas, 1, 1), block=(tiling.threads, 1, 1), args=args)
+        return Launch(grid=(tiling.ctas, 1, 1), block=(tiling.threads, 1, 1), args=args)
 
     return Lowering(
         template="hyper_connection/replicated.cu.j2",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ...runtime.launch import CudaModule
-from ...runtime.table import Kernel
+from ...table import Kernel
 
 if TYPE_CHECKING:
     from ...runtime.plan import Plan

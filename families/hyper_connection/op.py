@@ -22,7 +22,7 @@ from ...runtime.plain import is_traced
 from ...runtime.request import Request
 from ...runtime.resolved import Resolved
 from ...runtime.statistics import Tally
-from ...runtime.table import FieldValue, Table
+from ...table import FieldValue, Table
 from .arguments import (
     ARGUMENTS,
     RESULTS,
@@ -35,7 +35,7 @@ from .arguments import (
     refuse_grad,
 )
 from .known import KnownCall, facts_of
-from .shape import FAMILY, INPUTS, OUTPUTS, ChosenTrees, Shape, trees_for
+from .shape import FAMILY, INPUTS, OUTPUTS, BoundaryShape, ChosenTrees, trees_for
 
 if TYPE_CHECKING:
     import torch
@@ -287,11 +287,11 @@ class Op:
         shape = self._shape(fields, kind)
         return Reference(shape, kind, trees_for(self._dispatch.table, shape, kind).trees)
 
-    def _shape(self, fields: Mapping[str, FieldValue], kind: str) -> Shape:
+    def _shape(self, fields: Mapping[str, FieldValue], kind: str) -> BoundaryShape:
         checked_kind(kind)
         plain = {name: _single(name, value) for name, value in fields.items()}
         combine = kind == "combine"
-        return Shape(
+        return BoundaryShape(
             dtype=str(plain["dtype"]),
             branches=int(plain["branches"]),
             hidden=int(plain["hidden"]),
@@ -310,7 +310,7 @@ class Op:
         branches: int | None,
         comm: Communicator | None,
         out: Sequence[Maybe] | None,
-    ) -> tuple[Shape, ChosenTrees, Request]:
+    ) -> tuple[BoundaryShape, ChosenTrees, Request]:
         table = self._dispatch.table
         shape = read(table, arguments, kind, eps, branches, comm)
         given = [tensor for tensor in arguments if tensor is not None]

@@ -12,7 +12,8 @@ from ...evidence.oracle.fma import fma
 from ...evidence.oracle.functions import sigmoid, silu
 from ...evidence.oracle.single import add, divide, multiply, square_root
 from ...evidence.oracle.trees import dot, squares
-from .oracle_shape import Kind, Shape
+from .oracle_shape import OracleShape
+from .shape import Kind
 
 OUTPUTS: Mapping[Kind, tuple[str, ...]] = {
     "boundary": ("x", "block_input", "injection_out"),
@@ -23,7 +24,7 @@ OUTPUTS: Mapping[Kind, tuple[str, ...]] = {
 """What the op returns for each kind; everything else that `boundary` gives is intermediate."""
 
 
-def boundary(shape: Shape, tensors: Mapping[str, Bits], kind: Kind = "boundary") -> dict[str, Bits]:
+def boundary(shape: OracleShape, tensors: Mapping[str, Bits], kind: Kind = "boundary") -> dict[str, Bits]:
     """Outputs and intermediates of one boundary, as bits of the storage dtype.
 
     Args:
@@ -58,7 +59,7 @@ def boundary(shape: Shape, tensors: Mapping[str, Bits], kind: Kind = "boundary")
     return stored
 
 
-def combine(shape: Shape, residual: Bits, block: Bits, injection: Bits) -> Bits:
+def combine(shape: OracleShape, residual: Bits, block: Bits, injection: Bits) -> Bits:
     """x [N, HC*H]: the block's output added to every branch with the weight 2 sigmoid(injection / HC)."""
     load = shape.storage.load
     xp = namespace(residual)
@@ -67,7 +68,7 @@ def combine(shape: Shape, residual: Bits, block: Bits, injection: Bits) -> Bits:
     return shape.storage.store(x).reshape(residual.shape)
 
 
-def norm(shape: Shape, x: Bits, weight: Bits) -> Bits:
+def norm(shape: OracleShape, x: Bits, weight: Bits) -> Bits:
     """y [N, HC*H]: RMSNorm of every branch of the stored x, times 1 + weight."""
     xp = namespace(x)
     one = xp.float32(1)
@@ -80,7 +81,7 @@ def norm(shape: Shape, x: Bits, weight: Bits) -> Bits:
     return shape.storage.store(y).reshape(x.shape)
 
 
-def down(shape: Shape, y: Bits, weight: Bits, kind: Kind) -> tuple[Bits, Bits]:
+def down(shape: OracleShape, y: Bits, weight: Bits, kind: Kind) -> tuple[Bits, Bits]:
     """d [N, R + HC] (final: [N, R]) and lora [N, R]; padding rows of the weight are left out."""
     load = shape.storage.load
     xp = namespace(y)
@@ -90,13 +91,13 @@ def down(shape: Shape, y: Bits, weight: Bits, kind: Kind) -> tuple[Bits, Bits]:
     return d, shape.storage.store(silu(t))
 
 
-def up(shape: Shape, lora: Bits, weight: Bits) -> Bits:
+def up(shape: OracleShape, lora: Bits, weight: Bits) -> Bits:
     """g [N, HC*H]: the logits of the gates, rounded to storage."""
     load = shape.storage.load
     return shape.storage.store(dot(load(lora)[:, None, :], load(weight)[None], shape.trees["up"]))
 
 
-def mix(shape: Shape, g: Bits, y: Bits) -> Bits:
+def mix(shape: OracleShape, g: Bits, y: Bits) -> Bits:
     """block_input [N, H]: the gated mean of y over the branches, in increasing order."""
     load = shape.storage.load
     xp = namespace(g)
@@ -108,12 +109,12 @@ def mix(shape: Shape, g: Bits, y: Bits) -> Bits:
     return shape.storage.store(divide(acc, xp.float32(shape.branches)))
 
 
-def _by_branch(shape: Shape, values: F32) -> F32:
+def _by_branch(shape: OracleShape, values: F32) -> F32:
     """[N, HC*H] as [N, HC, H]."""
     return values.reshape(-1, shape.branches, shape.hidden)
 
 
-def _check_shapes(shape: Shape, tensors: Mapping[str, Bits], kind: Kind) -> None:
+def _check_shapes(shape: OracleShape, tensors: Mapping[str, Bits], kind: Kind) -> None:
     """Refuse tensors that aren't of the workload's shape; down_weight may have any padding."""
     n, h, width = shape.tokens, shape.hidden, shape.width
     expected: dict[str, tuple[int, ...]] = {"residual": (n, width)}

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...evidence.oracle.dtypes import Storage, storage
-from ...evidence.oracle.trees import Tree, check
+from ...evidence.oracle.trees import check
+from ...table import Tree
+from .shape import Kind
 
-Kind = Literal["boundary", "first", "combine", "final"]
 NormWeight = Literal["per_branch", "shared"]
 
 _ROW_MULTIPLE = 16
@@ -17,7 +18,7 @@ _ROW_MULTIPLE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class OracleShape:
     """Everything that fixes the right answer of a boundary but the tensors (hyper_connection.md section 1).
 
     Raises:

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 import torch
 import torch.nn.functional as functional
 
-from ...runtime.exact import Tree, dot, fma, quotient, sigmoid, silu, sqrt
-from .shape import EXACT_TOKENS, INPUTS, OUTPUTS, Shape
+from ...runtime.exact import dot, fma, quotient, sigmoid, silu, sqrt
+from ...table import Tree
+from .shape import EXACT_TOKENS, INPUTS, OUTPUTS, BoundaryShape
 
-Tensors = dict[str, torch.Tensor]
+BoundaryTensors = dict[str, torch.Tensor]
 
 BLOCK_ELEMENTS = 1 << 22
 """Accumulators of a reduction that are worked on at once: bounds its temporaries to a few 100 MB."""
@@ -23,7 +24,7 @@ BLOCK_ELEMENTS = 1 << 22
 class Reference:
     """Both, with a plan's face: inputs and outputs of a kind in the signature's order."""
 
-    def __init__(self, shape: Shape, kind: str, trees: Mapping[str, Tree]) -> None:
+    def __init__(self, shape: BoundaryShape, kind: str, trees: Mapping[str, Tree]) -> None:
         """Hold the shape; trees are followed up to 16 tokens."""
         self._shape, self._kind, self._trees = shape, kind, trees
 
@@ -44,13 +45,15 @@ class Reference:
         return outputs
 
 
-def exact(shape: Shape, kind: str, given: Tensors, trees: Mapping[str, Tree]) -> Tensors:
+def exact(
+    shape: BoundaryShape, kind: str, given: BoundaryTensors, trees: Mapping[str, Tree]
+) -> BoundaryTensors:
     """The outputs of one kind, tree-exact, by name; `given` holds its inputs, `trees` norm, down and up.
 
     Every tensor of the storage dtype is rounded where the contract says: x, y, d, lora, injection_out, g,
     block_input.
     """
-    outputs: Tensors = {}
+    outputs: BoundaryTensors = {}
     state = given["residual"]
     if kind != "first":
         state = outputs["x"] = _combine(shape, given)
@@ -67,9 +70,9 @@ def exact(shape: Shape, kind: str, given: Tensors, trees: Mapping[str, Tree]) ->
     return outputs
 
 
-def approximate(shape: Shape, kind: str, given: Tensors) -> Tensors:
+def approximate(shape: BoundaryShape, kind: str, given: BoundaryTensors) -> BoundaryTensors:
     """As `exact`, with torch's own sums, exponentials and GEMMs."""
-    outputs: Tensors = {}
+    outputs: BoundaryTensors = {}
     state = given["residual"]
     dtype = state.dtype
     if kind != "first":
@@ -90,7 +93,7 @@ def approximate(shape: Shape, kind: str, given: Tensors) -> Tensors:
     return outputs
 
 
-def _combine(shape: Shape, given: Tensors) -> torch.Tensor:
+def _combine(shape: BoundaryShape, given: BoundaryTensors) -> torch.Tensor:
     """x `[N, HC * H]`: one FMA for each element, then one rounding."""
     residual = _by_branch(shape, given["residual"])
     scale = 2 * sigmoid(quotient(given["injection"].float(), shape.branches))
@@ -98,7 +101,7 @@ def _combine(shape: Shape, given: Tensors) -> torch.Tensor:
     return x.to(given["residual"].dtype).flatten(1)
 
 
-def _norm(shape: Shape, state: torch.Tensor, weight: torch.Tensor, tree: Tree) -> torch.Tensor:
+def _norm(shape: BoundaryShape, state: torch.Tensor, weight: torch.Tensor, tree: Tree) -> torch.Tensor:
     """y `[N, HC * H]`: reads the rounded state; Gemma's 1 + w is an FMA and never formed."""
     x = _by_branch(shape, state)
     mean = quotient(dot(x, x, tree), shape.hidden)
@@ -108,12 +111,12 @@ def _norm(shape: Shape, state: torch.Tensor, weight: torch.Tensor, tree: Tree) -
     return fma(y, _branched_weight(shape, weight), y).to(state.dtype).flatten(1)
 
 
-def _by_branch(shape: Shape, state: torch.Tensor) -> torch.Tensor:
+def _by_branch(shape: BoundaryShape, state: torch.Tensor) -> torch.Tensor:
     """`[N, HC * H]` in storage dtype to `[N, HC, H]` in float32."""
     return state.float().reshape(-1 if state.numel() else 0, shape.branches, shape.hidden)
 
 
-def _branched_weight(shape: Shape, weight: torch.Tensor) -> torch.Tensor:
+def _branched_weight(shape: BoundaryShape, weight: torch.Tensor) -> torch.Tensor:
     return weight.float().reshape(-1, shape.hidden)  # [HC, H], or [1, H] where all branches share it
 
 
@@ -127,7 +130,7 @@ def _rows(a: torch.Tensor, weight: torch.Tensor, tree: Tree) -> torch.Tensor:
     return torch.cat(blocks) if blocks else a.new_empty((0, weight.shape[0]))
 
 
-def _mix(shape: Shape, gate: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _mix(shape: BoundaryShape, gate: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """block_input `[N, H]`: mixes y, not x, branch by branch."""
     weights, values = sigmoid(_by_branch(shape, gate)), _by_branch(shape, y)
     acc = torch.zeros_like(values[:, 0])

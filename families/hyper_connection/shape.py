@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from ...runtime.request import Buffer, Request, Signature
-from ...runtime.table import Contract, FieldValue, Table
+from ...runtime.request import Request, Signature
+from ...table import Buffer, Contract, FieldValue, Table, Tree
 
 FAMILY = "hyper_connection"
 
@@ -16,7 +16,6 @@ ALIGNMENT = 16
 """Bytes; the widest load of a kernel."""
 
 Kind = Literal["boundary", "first", "combine", "final"]
-Tree = tuple[int, int, int]
 
 INPUTS: Mapping[str, tuple[str, ...]] = {
     "boundary": ("residual", "block", "injection", "norm_weight", "down_weight", "up_weight"),
@@ -45,7 +44,7 @@ DOWN_ROW_MULTIPLE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class BoundaryShape:
     """The numbers of one call; a kind without a matrix has neither low_rank nor norm_weight."""
 
     dtype: str
@@ -137,7 +136,7 @@ class ChosenTrees:
     origin: str
 
 
-def trees_for(table: Table, shape: Shape, kind: str) -> ChosenTrees:
+def trees_for(table: Table, shape: BoundaryShape, kind: str) -> ChosenTrees:
     """The trees of the table's workload of this shape, else the defaults.
 
     A workload that has the shape but other tokens, or another dtype, world size, norm or eps is second choice: its
@@ -165,7 +164,7 @@ def _has(served: FieldValue, value: FieldValue) -> bool:
     return served == value
 
 
-def default_trees(shape: Shape) -> dict[str, Tree]:
+def default_trees(shape: BoundaryShape) -> dict[str, Tree]:
     """The defaults of numerics section 2; where a chunk doesn't divide its length, chunks of one element."""
     chunk = 8 if shape.hidden % 8 == 0 else 1
     lanes = _lanes(shape.hidden // chunk)

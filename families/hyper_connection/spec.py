@@ -16,7 +16,7 @@ from ...specs.base import DTYPE_BYTES, Flag, Size
 from ...specs.errors import Finding, listing
 from ...specs.external import External
 from ...specs.matrix import MatrixOptions, tiling_findings
-from ...specs.spec import Candidate, Schedule, Spec, Workload
+from ...specs.spec import CandidateSpec, ScheduleValues, Spec, WorkloadSpec
 from ...specs.tiling import RowTiling, row_tiling
 from .schedules.hopper import OneKernel, TwoKernels
 from .schedules.tensor_core import TensorCore
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-class MatrixRoute(Candidate, MatrixOptions):
+class MatrixRoute(CandidateSpec, MatrixOptions):
     """What all routes of ours share: two matrix-vector kernels whose work is spread by options."""
 
     down: MatrixOptions | None = None
@@ -58,10 +58,10 @@ class MatrixRoute(Candidate, MatrixOptions):
         table: MatrixOptions = getattr(self, kernel) or MatrixOptions()
         return table.over(self if kernel in self.FLAT else MatrixOptions())
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ScheduleValues:
         """Give the route, the merged options of both matrix kernels, and the switches."""
         kernels = ("down", self.UP)
-        elsewhere = {*Candidate.model_fields, *MatrixOptions.model_fields, *kernels}
+        elsewhere = {*CandidateSpec.model_fields, *MatrixOptions.model_fields, *kernels}
         switches = {name: getattr(self, name) for name in type(self).model_fields if name not in elsewhere}
         return {"route": self.route, **{kernel: self.options(kernel) for kernel in kernels}, **switches}
 
@@ -97,7 +97,7 @@ class MatrixRoute(Candidate, MatrixOptions):
             **options,
         )
 
-    def problems(self, workload: Workload) -> Iterator[Finding]:
+    def problems(self, workload: WorkloadSpec) -> Iterator[Finding]:
         """Find options that no tiling of this workload can have."""
         assert isinstance(workload, HyperConnectionWorkload)
         kernels = ("down", self.UP)  # what fits `down` also fits `down_final`, which has fewer rows
@@ -151,7 +151,7 @@ class Sharded(MatrixRoute):
             self.UP: workload.hidden // ranks,
         }
 
-    def problems(self, workload: Workload) -> Iterator[Finding]:
+    def problems(self, workload: WorkloadSpec) -> Iterator[Finding]:
         """Find a world size that the rows can't be split over, and options that don't fit."""
         assert isinstance(workload, HyperConnectionWorkload)
         ranks = workload.world_size
@@ -224,7 +224,7 @@ class FusedUpMixGather(Sharded):
         return rows | {"up_mix": rows["up_mix"] * gates}
 
 
-Route = Annotated[
+HyperConnectionRoute = Annotated[
     Replicated
     | OneKernel
     | TwoKernels
@@ -243,7 +243,7 @@ class HyperConnectionSpec(Spec):
     family: Literal["hyper_connection"]
     workload: HyperConnectionWorkload
     """What is computed."""
-    candidate: Annotated[tuple[Route, ...], Field(min_length=1)]
+    candidate: Annotated[tuple[HyperConnectionRoute, ...], Field(min_length=1)]
     """How it may be computed; the first is the control."""
 
 

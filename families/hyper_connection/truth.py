@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from .oracle_shape import Kind, Shape
+from .oracle_shape import OracleShape
+from .shape import Kind
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +20,7 @@ Round = Callable[["torch.Tensor"], "torch.Tensor"]
 
 
 def boundary(
-    shape: Shape, tensors: Mapping[str, torch.Tensor], kind: Kind = "boundary", *, rounded: bool = True
+    shape: OracleShape, tensors: Mapping[str, torch.Tensor], kind: Kind = "boundary", *, rounded: bool = True
 ) -> dict[str, torch.Tensor]:
     """The tensors of `oracle.hyper_connection.boundary` in FP64, by FP64 arithmetic.
 
@@ -61,7 +62,7 @@ def boundary(
     return stored
 
 
-def _combine(shape: Shape, wide: Mapping[str, torch.Tensor], keep: Round) -> torch.Tensor:
+def _combine(shape: OracleShape, wide: Mapping[str, torch.Tensor], keep: Round) -> torch.Tensor:
     import torch
 
     gate = 2 * torch.sigmoid(wide["injection"] / shape.branches)
@@ -69,7 +70,7 @@ def _combine(shape: Shape, wide: Mapping[str, torch.Tensor], keep: Round) -> tor
     return keep(residual + wide["block"][:, None, :] * gate[:, :, None]).flatten(1)
 
 
-def _norm(shape: Shape, state: torch.Tensor, weight: torch.Tensor, keep: Round) -> torch.Tensor:
+def _norm(shape: OracleShape, state: torch.Tensor, weight: torch.Tensor, keep: Round) -> torch.Tensor:
     x = state.view(-1, shape.branches, shape.hidden)
     normal = x / (x.square().mean(dim=-1, keepdim=True) + shape.eps).sqrt()
     return keep(normal * (1 + weight.view(-1, shape.hidden))).flatten(1)

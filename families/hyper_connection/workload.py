@@ -7,10 +7,20 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from ...specs.base import Count, Interval, IntervalOrCount, Model, Positive, TreeList, as_list, one_or_several
+from ...specs.base import (
+    Count,
+    IntervalOrCount,
+    IntervalSpec,
+    Model,
+    Positive,
+    TreeList,
+    as_list,
+    one_or_several,
+)
 from ...specs.errors import Finding
-from ...specs.spec import FieldValue, Workload
-from ...specs.tree import MAX_COUNT, Tree, default_lanes
+from ...specs.spec import WorkloadSpec
+from ...specs.tree import MAX_COUNT, TreeSpec, default_lanes
+from ...table import FieldValue
 
 DTypes = Literal["float16", "bfloat16"]
 
@@ -29,7 +39,7 @@ class Trees(Model):
     """Up projection, K = low_rank."""
 
 
-class HyperConnectionWorkload(Workload):
+class HyperConnectionWorkload(WorkloadSpec):
     """Shape and contract of a boundary (family text, section 1)."""
 
     dtypes: Annotated[
@@ -45,7 +55,7 @@ class HyperConnectionWorkload(Workload):
     """Elements of a branch, H."""
     low_rank: Count
     """Rank of the gate's projection, R."""
-    tokens: IntervalOrCount = Interval(min=1, max=1)
+    tokens: IntervalOrCount = IntervalSpec(min=1, max=1)
     """Tokens in a call, N: a number, or an interval { min, max }."""
     eps: Positive = 1e-6
     """Added to the mean square before the root; FP32."""
@@ -86,13 +96,13 @@ class HyperConnectionWorkload(Workload):
             "norm_weight": self.norm_weight,
         }
 
-    def trees(self) -> dict[str, Tree]:
+    def trees(self) -> dict[str, TreeSpec]:
         """Give the trees of `norm`, `down` and `up`; defaults as in numerics section 2."""
         lanes = default_lanes(self.hidden // 8)
         return {
-            "norm": self.tree.norm or Tree(1, lanes, 8),
-            "down": self.tree.down or Tree(self.branches, lanes, 8),
-            "up": self.tree.up or Tree(1, 32, 2),
+            "norm": self.tree.norm or TreeSpec(1, lanes, 8),
+            "down": self.tree.down or TreeSpec(self.branches, lanes, 8),
+            "up": self.tree.up or TreeSpec(1, 32, 2),
         }
 
     def problems(self) -> Iterator[Finding]:

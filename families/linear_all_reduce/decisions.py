@@ -13,17 +13,17 @@ from ...runtime.errors import LoadError, NotExact
 from ...runtime.policy import Policy
 from ...runtime.selection import Choice, Selection
 from ...runtime.statistics import Tally, refuse
-from ...runtime.table import Candidate, FieldValue, Workload
 from ...runtime.watch import note
-from .shape import FAMILY, Shape
+from ...table import Candidate, FieldValue, Workload
+from .shape import FAMILY, LinearShape
 
 if TYPE_CHECKING:
     import torch
 
     from ...runtime.request import Request
-    from .overlap.group import Decision
+    from .overlap.group import GroupDecision
     from .overlap.kernels import Kernels
-    from .overlap.rows import Schedule
+    from .overlap.rows import SliceSchedule
 
 MAX_DECIDED = 4096
 """Calls of different shape that a layer group remembers."""
@@ -38,7 +38,7 @@ class Terms:
     nonfinite: str = "nan"
     exact: bool = False
     policy: str | None = None
-    force: Schedule | str | None = None
+    force: SliceSchedule | str | None = None
     """A schedule of torch's own, or a candidate by name, whatever the records say: for benchmarks and tests."""
 
 
@@ -50,10 +50,10 @@ class Deciding:
         self._dispatch = dispatch
         self._kernels: dict[object, Kernels] = {}
 
-    def _decider(self, terms: Terms) -> Callable[[torch.Tensor, torch.Tensor], Decision]:
-        decided: dict[object, tuple[Decision, Tally]] = {}
+    def _decider(self, terms: Terms) -> Callable[[torch.Tensor, torch.Tensor], GroupDecision]:
+        decided: dict[object, tuple[GroupDecision, Tally]] = {}
 
-        def decide(x: torch.Tensor, weight: torch.Tensor) -> Decision:
+        def decide(x: torch.Tensor, weight: torch.Tensor) -> GroupDecision:
             policy = policies.current() if terms.policy is None else terms.policy
             key = (x.shape, weight.shape[0], x.dtype, x.device, policy)
             found = decided.get(key)
@@ -67,7 +67,7 @@ class Deciding:
 
         return decide
 
-    def _decide(self, shape: Shape, device: Device, terms: Terms) -> tuple[Decision, Tally]:
+    def _decide(self, shape: LinearShape, device: Device, terms: Terms) -> tuple[GroupDecision, Tally]:
         if terms.force is not None:
             return self._forced(shape, device, terms), Tally()
         note(f"{FAMILY} {shape.label} was decided")
@@ -84,7 +84,7 @@ class Deciding:
 
     def _settle(
         self, request: Request, device: Device, policy: Policy, comm: Any, exact: bool = False
-    ) -> tuple[Selection, Decision]:
+    ) -> tuple[Selection, GroupDecision]:
         """Decide and load; a build that doesn't load is set aside with its reason, and it decides again."""
         while True:
             selection = self._dispatch.select(request, device, policy, comm, exact)
@@ -97,17 +97,17 @@ class Deciding:
         """Load what would be dispatched, as `Dispatch.warm_up` asks for it."""
         return self._settle(request, device, policy, comm)[0]
 
-    def _loaded(self, choice: Choice | None, device: Device, comm: Any) -> Decision:
-        from .overlap.group import PLAIN, Decision
-        from .overlap.rows import Schedule
+    def _loaded(self, choice: Choice | None, device: Device, comm: Any) -> GroupDecision:
+        from .overlap.group import PLAIN, GroupDecision
+        from .overlap.rows import SliceSchedule
 
         if choice is None:
             return PLAIN
         candidate = choice.candidate
-        schedule = Schedule.of(candidate.route, candidate.options)
+        schedule = SliceSchedule.of(candidate.route, candidate.options)
         channel = comm.channel(choice.workload.spec) if candidate.capabilities else None
         if not candidate.kernels:
-            return Decision(schedule)
+            return GroupDecision(schedule)
         from .overlap.kernels import Kernels
 
         key = (choice.build.sha256, choice.arch, device.index, channel)
@@ -116,14 +116,14 @@ class Deciding:
             constants = {} if channel is None else channel.constants(comm.timeout_ns)
             assert device.index is not None
             self._kernels[key] = Kernels(module, candidate, constants, device.index)
-        return Decision(schedule, self._kernels[key], channel)
+        return GroupDecision(schedule, self._kernels[key], channel)
 
-    def _forced(self, shape: Shape, device: Device, terms: Terms) -> Decision:
-        from .overlap.group import Decision
+    def _forced(self, shape: LinearShape, device: Device, terms: Terms) -> GroupDecision:
+        from .overlap.group import GroupDecision
 
         if not isinstance(terms.force, str):
             assert terms.force is not None
-            return Decision(terms.force)
+            return GroupDecision(terms.force)
         for work, candidate in self._of_shape(shape):
             arch = serves(candidate.builds, device.arch)
             if candidate.name == terms.force and arch is not None:
@@ -133,7 +133,7 @@ class Deciding:
             f"no candidate {terms.force!r} serves {shape.label} on {device}; the table has {names or 'none'}"
         )
 
-    def _of_shape(self, shape: Shape) -> list[tuple[Workload, Candidate]]:
+    def _of_shape(self, shape: LinearShape) -> list[tuple[Workload, Candidate]]:
         fields = shape.fields
         m = fields.pop("m")
         assert isinstance(m, int)
@@ -163,7 +163,7 @@ class Deciding:
             if work.family != FAMILY or not alike or fields["quantisation"] != quantisation:
                 continue
             low = fields["m"][0] if isinstance(fields["m"], tuple) else fields["m"]
-            request = Shape.of({**fields, "m": low}).request()
+            request = LinearShape.of({**fields, "m": low}).request()
             if quantisation == "none" and fields["dtype"] != _dtype(weight):
                 continue
             selection = self._dispatch.select(
@@ -215,6 +215,8 @@ def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def shape_of(x: torch.Tensor, weight: torch.Tensor, comm: Any, quantisation: str, nonfinite: str) -> Shape:
+def shape_of(
+    x: torch.Tensor, weight: torch.Tensor, comm: Any, quantisation: str, nonfinite: str
+) -> LinearShape:
     m, k = x.shape
-    return Shape(_dtype(x), weight.shape[0], k, m, comm.world_size, quantisation, nonfinite)
+    return LinearShape(_dtype(x), weight.shape[0], k, m, comm.world_size, quantisation, nonfinite)

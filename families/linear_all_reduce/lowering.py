@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...generator.literals import float_literal
-from ...generator.lowering import KernelLaunch, Lowering, ScheduleError
-from ...specs import Candidate, Workload
-from ...specs.channel import laid_out
+from ...generator.lowering import Lowering, ScheduleError
+from ...specs import CandidateSpec, WorkloadSpec
+from ...table import Launch, laid_out
 from ..all_reduce.lowering import POISON, WORD_TYPE
 from ..all_reduce.workload import BARRIERS, CHANNEL_CTAS, LAYOUT_VERSION, RECORD_WORDS
 from .spec import MAX_SLICES, Grid, Linear, LinearAllReduceWorkload, Pulling, SlicedCopyEngine
@@ -88,7 +88,7 @@ class LinearLayout:
         return cls(**places, size=size)
 
 
-def lower(workload: Workload, candidate: Candidate) -> Lowering:
+def lower(workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:
     """Lower a candidate of a row-parallel linear; what multiplies is a library, so some have no kernel of ours.
 
     Raises:
@@ -96,7 +96,7 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
     """
     assert isinstance(workload, LinearAllReduceWorkload)
     assert isinstance(candidate, Linear)
-    kernels: dict[str, KernelLaunch] = {}
+    kernels: dict[str, Launch] = {}
     constants: dict[str, Any] = {
         "dtype": workload.dtype,
         "purpose": PURPOSE[candidate.route],
@@ -105,7 +105,7 @@ def lower(workload: Workload, candidate: Candidate) -> Lowering:
     }
     if workload.quantisation != "none":
         constants |= _quantisation(workload)
-        kernels["quantise"] = KernelLaunch(
+        kernels["quantise"] = Launch(
             grid=(QUANTISE_CTAS, 1, 1),
             block=(constants["row_threads"], 1, 1),
             args=("x", "codes", "scales", "rows"),
@@ -184,18 +184,16 @@ def _exchange(workload: LinearAllReduceWorkload, candidate: Grid, layout: Linear
     }
 
 
-def _baseline_kernels(candidate: Grid) -> dict[str, KernelLaunch]:
+def _baseline_kernels(candidate: Grid) -> dict[str, Launch]:
     grid, block = (candidate.ctas, 1, 1), (candidate.threads, 1, 1)
     if not isinstance(candidate, SlicedCopyEngine):
         args = ("channels", "at", "result", "begin_at", "numel", "rank_base", "timeout_ns")
-        return {"reduce": KernelLaunch(grid=grid, block=block, args=args, resident=True)}
+        return {"reduce": Launch(grid=grid, block=block, args=args, resident=True)}
     one, warp = (1, 1, 1), (WARP, 1, 1)
     return {
-        "meet": KernelLaunch(one, warp, ("channels", "rank_base", "timeout_ns"), resident=True),
-        "add": KernelLaunch(
+        "meet": Launch(one, warp, ("channels", "rank_base", "timeout_ns"), resident=True),
+        "add": Launch(
             grid, block, ("channels", "at", "fetched", "stride", "result", "begin_at", "numel", "rank_base")
         ),
-        "close": KernelLaunch(
-            one, warp, ("channels", "result", "numel", "rank_base", "timeout_ns"), resident=True
-        ),
+        "close": Launch(one, warp, ("channels", "result", "numel", "rank_base", "timeout_ns"), resident=True),
     }

@@ -18,10 +18,10 @@ from ...runtime import policy as policies
 from ...runtime.device import current
 from ...runtime.dispatch import Dispatch, chosen_policy
 from ...runtime.explanation import Explanation
-from ...runtime.table import FieldValue
 from ...runtime.traced import graph_name
+from ...table import FieldValue
 from .decisions import Deciding, Terms, shape_of
-from .shape import FAMILY, KIND, Shape
+from .shape import FAMILY, KIND, LinearShape
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ...runtime.request import Request, Runner
     from .overlap.group import LayerGroup
     from .overlap.install import Installation
-    from .overlap.rows import Schedule
+    from .overlap.rows import SliceSchedule
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Op(Deciding):
         nonfinite: str = "nan",
         exact: bool = False,
         policy: str | None = None,
-        force: Schedule | str | None = None,
+        force: SliceSchedule | str | None = None,
     ) -> torch.Tensor:
         """The sum over all ranks of `x @ weight.T`, for inference.
 
@@ -129,7 +129,7 @@ class Op(Deciding):
         comm: Any,
         *,
         policy: str | None = None,
-        force: Schedule | str | None = None,
+        force: SliceSchedule | str | None = None,
     ) -> Installation:
         """Route the model's row-parallel layers through the op where some schedule is admitted for them.
 
@@ -209,7 +209,7 @@ class Op(Deciding):
         """
         if kind != KIND:
             raise ValueError(f"kind is {kind!r}; this family has {KIND} alone")
-        return Shape.of(fields).request()
+        return LinearShape.of(fields).request()
 
     def reference_for(self, fields: Mapping[str, FieldValue], kind: str) -> Runner:
         """The torch reference over ranks that are stacked: x [ranks, M, K], weight [ranks, N, K] to [M, N].
@@ -233,7 +233,7 @@ class Op(Deciding):
         return run
 
 
-def traceable(force: Schedule | str | None) -> str | None:
+def traceable(force: SliceSchedule | str | None) -> str | None:
     """What is forced, if a graph can hold it.
 
     Raises:

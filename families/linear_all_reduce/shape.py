@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...runtime.request import ITEM_BYTES, Buffer, Request, Signature
-from ...runtime.table import FieldValue
+from ...runtime.request import Request, Signature
+from ...table import ITEM_BYTES, Buffer, FieldValue
 
 FAMILY = "linear_all_reduce"
 KIND = "linear"
@@ -14,7 +14,7 @@ SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class LinearShape:
     """The numbers of one call, on one rank."""
 
     dtype: str
@@ -28,7 +28,7 @@ class Shape:
     nonfinite: str = "nan"
 
     @classmethod
-    def of(cls, fields: Mapping[str, FieldValue]) -> Shape:
+    def of(cls, fields: Mapping[str, FieldValue]) -> LinearShape:
         """The shape of a workload's fields.
 
         Raises:

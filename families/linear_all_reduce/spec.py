@@ -11,10 +11,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from ...specs.base import Count, Size, Tolerance
+from ...specs.base import Count, Size, ToleranceSpec
 from ...specs.errors import Finding
 from ...specs.external import External
-from ...specs.spec import Candidate, Schedule, Spec, Workload
+from ...specs.spec import CandidateSpec, ScheduleValues, Spec, WorkloadSpec
 from .workload import LinearAllReduceWorkload, Rows
 
 __all__ = [
@@ -41,23 +41,23 @@ GEMM_OF = {"none": "torch", "fp8_per_token": "scaled_mm"}
 """The library GEMM that serves a quantisation."""
 
 
-class Linear(Candidate):
+class Linear(CandidateSpec):
     """What all routes share: the GEMM, which is a library's, so that no contract pins its bits down."""
 
     contract: Literal["exact", "tolerance"] = "tolerance"
     """Always "tolerance": the order in which a library GEMM adds isn't stated anywhere, and changes with M."""
-    tolerance: Tolerance | None = Tolerance(relative_l2=4e-3)
+    tolerance: ToleranceSpec | None = ToleranceSpec(relative_l2=4e-3)
     """Against FP64 of the (quantised) inputs. The default is twice what BF16 rounding of partials and sum costs."""
     gemm: Provider = "torch"
     """Who multiplies: `torch` (cuBLAS), or `scaled_mm` (FP8, `torch._scaled_mm`)."""
 
     KERNELS: ClassVar[tuple[str, ...]] = ("quantise",)
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ScheduleValues:
         """Give the route and the GEMM; every route adds its own."""
         return {"route": self.route, "gemm": self.gemm}
 
-    def problems(self, workload: Workload) -> Iterator[Finding]:
+    def problems(self, workload: WorkloadSpec) -> Iterator[Finding]:
         """Find a GEMM that doesn't serve the quantisation."""
         assert isinstance(workload, LinearAllReduceWorkload)
         needed = GEMM_OF[workload.quantisation]
@@ -82,11 +82,11 @@ class Grid(Linear):
     threads: Annotated[Count, Field(le=MAX_THREADS)] = 512
     """Threads of a CTA."""
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ScheduleValues:
         """Add the grid."""
         return {**super().schedule(), "ctas": self.ctas, "threads": self.threads}
 
-    def problems(self, workload: Workload) -> Iterator[Finding]:
+    def problems(self, workload: WorkloadSpec) -> Iterator[Finding]:
         """Find a channel that doesn't hold the rows of a cell."""
         yield from super().problems(workload)
         assert isinstance(workload, LinearAllReduceWorkload)
@@ -111,7 +111,7 @@ class Pulling(Grid):
     """Words of 16 bytes that a thread asks for before it uses the first: a few CTAs must fill a link."""
     KERNELS: ClassVar[tuple[str, ...]] = ("quantise", "reduce")
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ScheduleValues:
         """Add what a thread has on its way."""
         return {**super().schedule(), "loads_in_flight": self.loads_in_flight}
 
@@ -136,12 +136,12 @@ class Sliced(Linear):
         """Give the slices' relative sizes; equal ones for a count."""
         return (1,) * self.slices if isinstance(self.slices, int) else self.slices
 
-    def serves(self, workload: Workload) -> bool:
+    def serves(self, workload: WorkloadSpec) -> bool:
         """Tell whether a cell reaches up to `min_m`."""
         assert isinstance(workload, LinearAllReduceWorkload)
         return workload.m.max >= self.min_m
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ScheduleValues:
         """Add how rows are cut, and what the GEMM leaves free."""
         return {
             **super().schedule(),
@@ -151,7 +151,7 @@ class Sliced(Linear):
             "free_sms": self.free_sms,
         }
 
-    def problems(self, workload: Workload) -> Iterator[Finding]:
+    def problems(self, workload: WorkloadSpec) -> Iterator[Finding]:
         """Find a `min_m` that no row reaches."""
         yield from super().problems(workload)
         assert isinstance(workload, LinearAllReduceWorkload)
@@ -196,12 +196,12 @@ class SlicedCopyEngine(Sliced, Grid):
     """Where slices are added: beside the GEMM, for which it must leave SMs free, or between GEMMs, on all SMs."""
     KERNELS: ClassVar[tuple[str, ...]] = ("quantise", "meet", "add", "close")
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ScheduleValues:
         """Add the number of stages, and where slices are added."""
         return {**super().schedule(), "stages": self.stages, "additions": self.additions}
 
 
-Route = Annotated[
+LinearAllReduceRoute = Annotated[
     Serial | SerialSm | SlicedNccl | SlicedSm | SlicedCopyEngine | External, Field(discriminator="route")
 ]
 
@@ -212,13 +212,15 @@ class LinearAllReduceSpec(Spec):
     family: Literal["linear_all_reduce"]
     workload: LinearAllReduceWorkload
     """What is computed."""
-    candidate: Annotated[tuple[Route, ...], Field(min_length=1)]
+    candidate: Annotated[tuple[LinearAllReduceRoute, ...], Field(min_length=1)]
     """How it may be computed; the first is the control, and has route `serial`."""
 
     EXACT_CONTROL: ClassVar[bool] = False
 
     @classmethod
-    def findings(cls, workload: Workload | None, candidates: Mapping[int, Candidate]) -> Iterator[Finding]:
+    def findings(
+        cls, workload: WorkloadSpec | None, candidates: Mapping[int, CandidateSpec]
+    ) -> Iterator[Finding]:
         """Find broken rules that reach over the parts of a file, and schedules that no cell would ever take."""
         yield from super().findings(workload, candidates)
         if not isinstance(workload, LinearAllReduceWorkload):
@@ -232,7 +234,7 @@ class LinearAllReduceSpec(Spec):
                 yield Finding(("candidate", index, "min_m"), message)
 
     @classmethod
-    def _set_findings(cls, candidates: Mapping[int, Candidate]) -> Iterator[Finding]:
+    def _set_findings(cls, candidates: Mapping[int, CandidateSpec]) -> Iterator[Finding]:
         yield from super()._set_findings(candidates)
         control = candidates.get(0)
         if control is not None and control.route != "serial":

@@ -7,13 +7,14 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from ...specs.base import Count, Interval, Size, as_list, one_or_several, raise_findings
+from ...specs.base import Count, IntervalSpec, Size, as_list, one_or_several, raise_findings
 from ...specs.errors import Finding
-from ...specs.spec import FieldValue, Workload
-from ...specs.tree import Tree
+from ...specs.spec import WorkloadSpec
+from ...specs.tree import TreeSpec
+from ...table import FieldValue
+from ..all_reduce.workload import WorldSizes
 
 DTypes = Literal["float16", "bfloat16"]
-WorldSizes = Literal[2, 4, 8]
 Quantisation = Literal["none", "fp8_per_token"]
 Nonfinite = Literal["nan", "clean"]
 
@@ -30,7 +31,7 @@ FP8_MULTIPLE = 16
 """What `torch._scaled_mm` wants both sides of an FP8 weight to be a multiple of."""
 
 
-class Rows(Interval):
+class Rows(IntervalSpec):
     """The dynamic dimension: an interval of M, cut into cells that are measured and decided one by one."""
 
     cells: tuple[Count, ...] = ()
@@ -56,7 +57,7 @@ class Rows(Interval):
         return self
 
 
-class LinearAllReduceWorkload(Workload):
+class LinearAllReduceWorkload(WorkloadSpec):
     """`sum over ranks of x [M, K] times weight [N, K] transposed`, the sum in FP32, in rank order, rounded once.
 
     What every rank contributes is rounded to the dtype first; how its GEMM adds is the library's business.
@@ -132,7 +133,7 @@ class LinearAllReduceWorkload(Workload):
             "nonfinite": self.nonfinite,
         }
 
-    def trees(self) -> dict[str, Tree]:
+    def trees(self) -> dict[str, TreeSpec]:
         """Give no tree: the library decides the order inside of a GEMM, the ranks' order that of the sum."""
         return {}
 

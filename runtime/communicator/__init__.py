@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from ..table import Table
+from ...table import Table
 
 LAYOUT_VERSION = 1
 """Version of the channels' layout that this toolkit's kernels are generated for."""

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ...table import Table
 from ..async_record import AsyncRecord
 from ..current import capturing
 from ..errors import ChannelError, Overlap, PeerTimeout
-from ..table import Table
 
 if TYPE_CHECKING:
     import torch

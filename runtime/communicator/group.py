@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast, get_args
 
-from ..table import Table
+from ...table import Table
 from .agreement import agree, exchange, obstacle, statement
 from .channel import Channel, ChannelPlan, channel_plans
 from .memory import MAKERS, Backend

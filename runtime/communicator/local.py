@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..table import Table
+from ...table import Table
 from .channel import Channel, channel_plans
 from .owner import ChannelOwner
 

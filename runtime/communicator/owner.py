@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...table import Build
 from ..device import Device, current
 from ..launch import Module
 from ..loader import load
-from ..table import Build
 from . import LAYOUT_VERSION
 from .channel import Channel
 

@@ -12,7 +12,16 @@ import pytest
 import torch
 from kernwright.evidence.session import Session
 from kernwright.generator.environment import TEMPLATES
-from kernwright.ledger import Device, Exactness, Group, Record, Timing, Toolkit, make_record, write_record
+from kernwright.ledger import (
+    Exactness,
+    Group,
+    Record,
+    RecordedDevice,
+    Timing,
+    Toolkit,
+    make_record,
+    write_record,
+)
 from kernwright.specs import find_workspace
 
 ODD = Path(__file__).resolve().parents[1] / "families" / "hyper_connection" / "odd"
@@ -198,7 +207,7 @@ def recorded(odd: Path) -> Record:
         workload=workload.label,
         candidate=striding.name,
         control=control.name,
-        device=Device(arch="sm_90", sm_count=132, name="NVIDIA H200"),
+        device=RecordedDevice(arch="sm_90", sm_count=132, name="NVIDIA H200"),
         toolkit=Toolkit(kernwright="0", python="3", torch="2", cupy="1", nvrtc="12", driver="570"),
         source_sha256=striding.builds["sm_90"].sha256,
         control_source_sha256=control.builds["sm_90"].sha256,

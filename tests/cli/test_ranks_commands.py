@@ -14,7 +14,7 @@ from kernwright.evidence import commands
 from kernwright.evidence.crossing import Crossings, Curve
 from kernwright.evidence.outcome import Bench
 from kernwright.evidence.rank_context import RankContext
-from kernwright.evidence.ranks import Job
+from kernwright.evidence.ranks import RankJob
 from kernwright.evidence.tune import Tuned
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -42,8 +42,8 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def there(size: int, rank: int = 0) -> None:
         @contextmanager
-        def job() -> Iterator[Job]:
-            yield Job(rank, size, frozenset())
+        def job() -> Iterator[RankJob]:
+            yield RankJob(rank, size, frozenset())
 
         @contextmanager
         def monitor(*_: Any) -> Iterator[None]:

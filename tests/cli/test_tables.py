@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kernwright.runtime import doctor
-from kernwright.runtime.doctor import Finding
+from kernwright.runtime.doctor import Check
 
 
 def cells(out: str, *, of: str) -> list[list[str]]:
@@ -47,8 +47,8 @@ def test_compile_puts_each_figure_under_its_heading(run: Any, small: Path) -> No
 
 def test_doctor_prints_what_to_install_as_it_is_typed(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     findings = [
-        Finding("NVRTC", "ok", "13.0 at /usr/lib"),
-        Finding("sm_70", "note", "NVRTC 13.0 doesn't serve it", "pip install 'kernwright[cuda12]'"),
+        Check("NVRTC", "ok", "13.0 at /usr/lib"),
+        Check("sm_70", "note", "NVRTC 13.0 doesn't serve it", "pip install 'kernwright[cuda12]'"),
     ]
     monkeypatch.setattr(doctor, "examine", lambda: findings)
     found = run("doctor")
@@ -60,7 +60,7 @@ def test_doctor_prints_what_to_install_as_it_is_typed(run: Any, monkeypatch: pyt
 
 
 def test_doctor_without_a_compiler_is_status_3(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "examine", lambda: [Finding("NVRTC", "missing", "nowhere", "install it")])
+    monkeypatch.setattr(doctor, "examine", lambda: [Check("NVRTC", "missing", "nowhere", "install it")])
     assert run("doctor").status == 3
 
 

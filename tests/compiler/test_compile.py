@@ -11,7 +11,7 @@ import kernwright.compiler.compile as compile_module
 import pytest
 from kernwright.compiler.artifact import Artifact, digest, source_digest
 from kernwright.compiler.cache import Cache
-from kernwright.compiler.compile import Job, Result, compile_all, compile_job, compile_source
+from kernwright.compiler.compile import CompileResult, Job, compile_all, compile_job, compile_source
 from kernwright.compiler.nvrtc import CompileFailed, ToolchainMismatch
 from kernwright.compiler.resources import LogUnreadable
 from kernwright.compiler.toolchain import ArchUnsupported
@@ -72,7 +72,7 @@ def test_results_are_in_order_and_failures_are_values(cache: Cache) -> None:
         Job(GOOD, "c.cu", "sm_42"),
         Job(GOOD, "d.cu", "sm_75", "ptx"),
     ]
-    seen: list[tuple[Job, Result]] = []
+    seen: list[tuple[Job, CompileResult]] = []
     results = compile_all(jobs, workers=2, cache=cache, on_done=lambda job, made: seen.append((job, made)))
     a, b, c, d = results
     assert isinstance(a, Artifact)
@@ -146,7 +146,7 @@ def test_an_interrupt_cancels_what_has_not_begun(cache: Cache, monkeypatch: pyte
             self.futures.append(future)
             return future
 
-    def interrupt(_job: Job, _result: Result) -> None:
+    def interrupt(_job: Job, _result: CompileResult) -> None:
         raise KeyboardInterrupt
 
     executor = Manual()

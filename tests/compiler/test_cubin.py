@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kernwright.compiler.cubin import CubinInvalid, repair
 from kernwright.compiler.disassembly import (
     DisassemblyFailed,
-    Skipped,
+    ExpectationsSkipped,
     find_nvdisasm,
     instruction_counts,
     unmet,
@@ -55,7 +55,7 @@ def test_nvdisasm_rejects_what_cupy_gives_and_reads_what_is_repaired() -> None:
     with pytest.raises(DisassemblyFailed, match="invalid ELF"):
         instruction_counts(raw("sm_90"), "sm_90")
     counts = instruction_counts(repair(raw("sm_90")), "sm_90")
-    assert not isinstance(counts, Skipped)
+    assert not isinstance(counts, ExpectationsSkipped)
     assert counts.keys() == {"copy16", "copy4"}
     assert unmet({"copy16": counts["copy16"]}, {"LDG.E.128": 1, "STG.E.128": 1}) == []
     assert unmet(counts, {"LDG.E.128": 1}) == ["copy4 has 0 LDG.E.128 instructions; at least 1 are expected"]
@@ -64,14 +64,14 @@ def test_nvdisasm_rejects_what_cupy_gives_and_reads_what_is_repaired() -> None:
 @needs_nvdisasm
 def test_an_arch_that_nvdisasm_does_not_read_is_skipped_and_said_to_be() -> None:
     skipped = instruction_counts(repair(raw("sm_70")), "sm_70")
-    assert isinstance(skipped, Skipped)
+    assert isinstance(skipped, ExpectationsSkipped)
     assert skipped.reason.startswith("Expectations of the machine code aren't checked for sm_70: ")
 
 
 def test_without_nvdisasm_expectations_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernwright.compiler.disassembly.find_nvdisasm", lambda: None)
     skipped = instruction_counts(b"", "sm_90")
-    assert isinstance(skipped, Skipped)
+    assert isinstance(skipped, ExpectationsSkipped)
     assert "pip install nvidia-cuda-nvdisasm" in skipped.reason
 
 

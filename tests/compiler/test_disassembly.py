@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from kernwright.compiler import disassembly
-from kernwright.compiler.disassembly import Skipped, remembered_counts
+from kernwright.compiler.disassembly import ExpectationsSkipped, remembered_counts
 
 COUNTS = {"kernel": Counter({"LDG.E.128.CONSTANT": 4, "FFMA": 9})}
 
@@ -17,9 +17,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The cubins that nvdisasm was started for."""
     cubins: list[bytes] = []
 
-    def count(cubin: bytes, arch: str) -> dict[str, Counter[str]] | Skipped:
+    def count(cubin: bytes, arch: str) -> dict[str, Counter[str]] | ExpectationsSkipped:
         cubins.append(cubin)
-        return Skipped("no nvdisasm") if cubin == b"unreadable" else COUNTS
+        return ExpectationsSkipped("no nvdisasm") if cubin == b"unreadable" else COUNTS
 
     monkeypatch.setattr(disassembly, "instruction_counts", count)
     return cubins
@@ -46,7 +46,7 @@ def test_a_damaged_file_costs_time_alone(tmp_path: Path, asked: list[bytes], dam
 
 def test_what_was_skipped_is_asked_again(tmp_path: Path, asked: list[bytes]) -> None:
     for _ in range(2):
-        assert remembered_counts(b"unreadable", "sm_70", tmp_path) == Skipped("no nvdisasm")
+        assert remembered_counts(b"unreadable", "sm_70", tmp_path) == ExpectationsSkipped("no nvdisasm")
     assert asked == [b"unreadable"] * 2
 
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernwright.emulator import Buffer, Launch, Object, Program, candidate_program, compile_text
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Object, Program, candidate_program, compile_text
 from kernwright.emulator.plugin import check_kernels  # noqa: F401  (a fixture)
 from kernwright.evidence.explain import load_dispatch
 from kernwright.families.hyper_connection.inputs import tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary
-from kernwright.families.hyper_connection.oracle_shape import Shape
+from kernwright.families.hyper_connection.oracle_shape import OracleShape
 from kernwright.generator import plan_generation, write_generation
-from kernwright.runtime.table import Candidate, Workload
 from kernwright.specs import find_workspace
+from kernwright.table import Candidate, Workload
 
 KERNELS = Path(__file__).parent / "kernels"
 ODD = Path(__file__).resolve().parents[1] / "families" / "hyper_connection" / "odd"
@@ -42,30 +42,32 @@ def kernel() -> Callable[..., Object]:
 
 
 @pytest.fixture(scope="session")
-def toy() -> Callable[..., tuple[list[Launch], dict[Buffer, Any]]]:
+def toy() -> Callable[..., tuple[list[EmulatedLaunch], dict[DeviceBuffer, Any]]]:
     """The toy all-reduce: launches and what they must store."""
     return toy_all_reduce
 
 
 def toy_all_reduce(
     *edits: tuple[str, str], ranks: int = 2, ctas: int = 2, threads: int = 32, calls: int = 3, epoch: int = 1
-) -> tuple[list[Launch], dict[Buffer, Any]]:
+) -> tuple[list[EmulatedLaunch], dict[DeviceBuffer, Any]]:
     count = 2 * ctas * threads
     text = kernel_text("toy_all_reduce.cu", ("#define RANKS 2", f"#define RANKS {ranks}"), *edits)
     kernel = compile_text(text, "toy_all_reduce.cu")
     inputs = np.random.default_rng(1).standard_normal((calls, ranks, count)).astype(np.float32)
-    data = [Buffer.output("data", (count,), "float32", rank=rank) for rank in range(ranks)]
+    data = [DeviceBuffer.output("data", (count,), "float32", rank=rank) for rank in range(ranks)]
     before = np.full(2 * ctas * ranks, (epoch - 1) % 2**32, np.uint32)
-    flags = [Buffer.inout("flags", before, rank=rank) for rank in range(ranks)]
+    flags = [DeviceBuffer.inout("flags", before, rank=rank) for rank in range(ranks)]
     launches, expected = [], {}
     for call in range(calls):
         total = functools.reduce(np.add, inputs[call])  # float32, in rank order
         for rank in range(ranks):
-            output = Buffer.output(f"output{call}", (count,), "float32", rank=rank)
-            given = Buffer.input(f"input{call}", inputs[call, rank], rank=rank)
+            output = DeviceBuffer.output(f"output{call}", (count,), "float32", rank=rank)
+            given = DeviceBuffer.input(f"input{call}", inputs[call, rank], rank=rank)
             scalars = (np.uint32((epoch + call) % 2**32), np.int32(rank), np.int32(count))
             args = ((*data, *flags), given, output, *scalars)
-            launches.append(Launch(kernel, "toy_all_reduce", (ctas, 1, 1), (threads, 1, 1), args, rank=rank))
+            launches.append(
+                EmulatedLaunch(kernel, "toy_all_reduce", (ctas, 1, 1), (threads, 1, 1), args, rank=rank)
+            )
             expected[output] = total
     return launches, expected
 
@@ -83,15 +85,15 @@ class Boundaries:
     def candidate(self, label: str, name: str) -> Candidate:
         return next(c for c in self.workloads[label].candidates if c.name == name)
 
-    def shape(self, label: str) -> Shape:
+    def shape(self, label: str) -> OracleShape:
         workload = self.workloads[label]
         f: Any = workload.fields
         sizes = (f["branches"], f["hidden"], f["low_rank"], 1)
-        return Shape(f["dtype"], *sizes, workload.trees, f["norm_weight"], f["eps"])
+        return OracleShape(f["dtype"], *sizes, workload.trees, f["norm_weight"], f["eps"])
 
     def program(
         self, label: str, name: str, kind: str, inputs: str = "normal", seed: int = 3, arch: str | None = None
-    ) -> tuple[Program, dict[Buffer, Any]]:
+    ) -> tuple[Program, dict[DeviceBuffer, Any]]:
         """A candidate's launches on seeded inputs, and the oracle's answer for all that they store."""
         candidate = self.candidate(label, name)
         request = self.dispatch.hyper_connection.request_for(

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kernwright.emulator import (
-    Buffer,
-    CompileFailed,
     CompilerMissing,
-    Launch,
+    DeviceBuffer,
+    EmulatedLaunch,
+    HostCompileFailed,
     build,
     compile_text,
     run,
@@ -45,8 +45,8 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def works(kernel) -> bool:
-    out = Buffer.output("p", (32,), "int32")
-    outcome = run([Launch(kernel, "f", (1, 1, 1), (32, 1, 1), (out, np.int32(7)))])
+    out = DeviceBuffer.output("p", (32,), "int32")
+    outcome = run([EmulatedLaunch(kernel, "f", (1, 1, 1), (32, 1, 1), (out, np.int32(7)))])
     return outcome.fault is None and bool((outcome.arrays[out] == 7).all())
 
 
@@ -91,14 +91,16 @@ def test_a_cache_that_cannot_be_made_costs_one_warning(tmp_path, monkeypatch, ca
 @pytest.mark.parametrize("name", ["__expf", "__threadfence", "__ldsm_x4"])
 def test_an_unknown_name_is_a_compile_error_that_names_it(name):
     text = f'extern "C" __global__ void f(float* p) {{\n  p[0] = {name}(p[1]);\n}}\n'
-    with pytest.raises(CompileFailed) as caught:
+    with pytest.raises(HostCompileFailed) as caught:
         compile_text(text, "mine.cu")
     assert f"The emulator doesn't know {name}: if it is an intrinsic or PTX" in str(caught.value)
     assert "mine.cu:2:" in str(caught.value)
 
 
 def test_a_syntax_error_names_its_line():
-    with pytest.raises(CompileFailed, match=r"mine\.cu doesn't compile for the CPU\.\nmine\.cu:1:\d+: error"):
+    with pytest.raises(
+        HostCompileFailed, match=r"mine\.cu doesn't compile for the CPU\.\nmine\.cu:1:\d+: error"
+    ):
         compile_text('extern "C" __global__ void f(float* p) { p[0] = ; }', "mine.cu")
 
 
@@ -135,18 +137,24 @@ def test_a_named_compiler(fresh_search, tmp_path):
     [
         ({"symbol": "g"}, r"f\.cu has no kernel g; it has f\."),
         ({"args": ()}, r"f takes 2 arguments of \[8, 4\] bytes; 0 of \[\] bytes were given\."),
-        ({"args": (Buffer.output("p", (32,), "int32"), np.int64(7))}, r"2 of \[8, 8\] bytes were given"),
-        ({"args": (Buffer.output("p", (32,), "int32"), 7)}, r"argument 1 is a Python int; give a Buffer"),
+        (
+            {"args": (DeviceBuffer.output("p", (32,), "int32"), np.int64(7))},
+            r"2 of \[8, 8\] bytes were given",
+        ),
+        (
+            {"args": (DeviceBuffer.output("p", (32,), "int32"), 7)},
+            r"argument 1 is a Python int; give a DeviceBuffer",
+        ),
         ({"block": (2048, 1, 1)}, "a CTA of 2048 threads; 1024 are allowed"),
         ({"grid": (0, 1, 1)}, "must be at least 1 each"),
         ({"shared_bytes": 2**20}, "1048576 bytes of dynamic shared memory; 232448 are allowed"),
     ],
 )
 def test_a_launch_that_does_not_fit(changes, message):
-    args = (Buffer.output("p", (32,), "int32"), np.int32(7))
+    args = (DeviceBuffer.output("p", (32,), "int32"), np.int32(7))
     given = {"symbol": "f", "grid": (1, 1, 1), "block": (32, 1, 1), "args": args, **changes}
     with pytest.raises(ValueError, match=message):
-        run([Launch(compile_text(TEXT, "f.cu"), **given)])
+        run([EmulatedLaunch(compile_text(TEXT, "f.cu"), **given)])
 
 
 def test_the_fallback_of_the_context_switch(tmp_path):

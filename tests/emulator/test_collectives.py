@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernwright.emulator import Buffer, Deadlock, Launch, Schedule, find_races, fuzz, run
+from kernwright.emulator import Deadlock, DeviceBuffer, EmulatedLaunch, Interleaving, find_races, fuzz, run
 
 POLICIES = ("round_robin", "random", "adversarial")
 
 
-def launched(kernel, symbol, array, count, *scalars, dtype="int32", threads=32, schedule=Schedule()):  # noqa: B008
-    output = Buffer.output("output", (count,), dtype)
-    args = (*((Buffer.input("input", array),) if array is not None else ()), output, *scalars)
-    outcome = run([Launch(kernel, symbol, (1, 1, 1), (threads, 1, 1), args)], schedule)
+def launched(kernel, symbol, array, count, *scalars, dtype="int32", threads=32, schedule=Interleaving()):  # noqa: B008
+    output = DeviceBuffer.output("output", (count,), dtype)
+    args = (*((DeviceBuffer.input("input", array),) if array is not None else ()), output, *scalars)
+    outcome = run([EmulatedLaunch(kernel, symbol, (1, 1, 1), (threads, 1, 1), args)], schedule)
     assert outcome.fault is None
     return outcome.arrays[output]
 
@@ -45,7 +45,7 @@ def test_shuffles(kernel, values, argument, width, seed, policy):
     array = np.array(values, np.int32)
     sizes = np.int32(argument), np.int32(width)
     found = launched(
-        kernel("collectives.cu"), "shuffles", array, 128, *sizes, schedule=Schedule(seed, policy)
+        kernel("collectives.cu"), "shuffles", array, 128, *sizes, schedule=Interleaving(seed, policy)
     )
     assert (found == shuffled(array, argument, width)).all()
 
@@ -59,7 +59,7 @@ def test_shuffles(kernel, values, argument, width, seed, policy):
 def test_votes(kernel, values, seed, policy):
     array = np.array(values, np.int32)
     found = launched(
-        kernel("collectives.cu"), "votes", array, 256, dtype="uint32", schedule=Schedule(seed, policy)
+        kernel("collectives.cu"), "votes", array, 256, dtype="uint32", schedule=Interleaving(seed, policy)
     )
     ballot, anys, match, both, add, low, high, xor = found.reshape(8, 32)
     unsigned = array.view(np.uint32)
@@ -80,15 +80,19 @@ def test_votes(kernel, values, seed, policy):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_counting_barriers(kernel, policy):
     array = np.arange(-30, 66, dtype=np.int32)
-    found = launched(kernel("collectives.cu"), "counts", array, 192, threads=96, schedule=Schedule(1, policy))
+    found = launched(
+        kernel("collectives.cu"), "counts", array, 192, threads=96, schedule=Interleaving(1, policy)
+    )
     assert (found[:96] == 65).all()
     assert (found[96:] == 2).all()
 
 
 def named_barriers(kernel, rounds=5):
-    output = Buffer.output("output", (32 * rounds,), "int32")
+    output = DeviceBuffer.output("output", (32 * rounds,), "int32")
     expected = np.concatenate([100 * turn + np.arange(31, -1, -1) for turn in range(rounds)]).astype(np.int32)
-    return [Launch(kernel, "named", (1, 1, 1), (64, 1, 1), (output, np.int32(rounds)))], {output: expected}
+    return [EmulatedLaunch(kernel, "named", (1, 1, 1), (64, 1, 1), (output, np.int32(rounds)))], {
+        output: expected
+    }
 
 
 def test_named_barriers(kernel):
@@ -111,8 +115,8 @@ def test_a_named_barrier_that_is_missing_is_found(kernel):
 
 
 def test_threads_that_have_ended_are_not_waited_for(kernel):
-    output = Buffer.output("output", (64,), "int32")
-    launch = Launch(kernel("collectives.cu"), "leavers", (1, 1, 1), (128, 1, 1), (output,))
+    output = DeviceBuffer.output("output", (64,), "int32")
+    launch = EmulatedLaunch(kernel("collectives.cu"), "leavers", (1, 1, 1), (128, 1, 1), (output,))
     assert fuzz([launch], {output: np.arange(63, -1, -1, dtype=np.int32)}, 10).problems == ()
 
 
@@ -121,15 +125,17 @@ def test_threads_that_have_ended_are_not_waited_for(kernel):
 )
 def test_coordinates(kernel, grid, block):
     threads, blocks = int(np.prod(block)), int(np.prod(grid))
-    output = Buffer.output("output", (blocks * threads,), "uint32")
+    output = DeviceBuffer.output("output", (blocks * threads,), "uint32")
     expected = (1000 * np.arange(blocks)[:, None] + np.arange(threads)).astype(np.uint32).reshape(-1)
-    launch = Launch(kernel("collectives.cu"), "coordinates", grid, block, (output,))
+    launch = EmulatedLaunch(kernel("collectives.cu"), "coordinates", grid, block, (output,))
     assert fuzz([launch], {output: expected}, 4).problems == ()
 
 
 def test_dynamic_shared_memory(kernel):
     array = np.arange(1024, dtype=np.float32)
-    output = Buffer.output("output", (1024,), "float32")
-    args = (Buffer.input("input", array), output)
-    launch = Launch(kernel("collectives.cu"), "reversed", (1, 1, 1), (1024, 1, 1), args, shared_bytes=4096)
+    output = DeviceBuffer.output("output", (1024,), "float32")
+    args = (DeviceBuffer.input("input", array), output)
+    launch = EmulatedLaunch(
+        kernel("collectives.cu"), "reversed", (1, 1, 1), (1024, 1, 1), args, shared_bytes=4096
+    )
     assert fuzz([launch], {output: array[::-1].copy()}, 4).problems == ()

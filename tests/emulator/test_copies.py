@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernwright.emulator import Buffer, Deadlock, Launch, Misaligned, find_races, fuzz, run
+from kernwright.emulator import (
+    Deadlock,
+    DeviceBuffer,
+    EmulatedLaunch,
+    MisalignedAccess,
+    find_races,
+    fuzz,
+    run,
+)
 
 TILES = 5
 INPUT = np.random.default_rng(0).integers(-50, 50, 64 * TILES).astype(np.float32)  # sums are exact
 
 
 def staged(kernel):
-    output = Buffer.output("output", (16,), "float32")
+    output = DeviceBuffer.output("output", (16,), "float32")
     tiles = INPUT.reshape(TILES, 64)
     expected = np.array(
         [sum(tiles[:, (4 * thread + i + 7) % 64].sum() for i in range(4)) for thread in range(16)], np.float32
     )
-    args = (Buffer.input("input", INPUT), output, np.int32(TILES))
-    return [Launch(kernel, "staged_sum", (1, 1, 1), (16, 1, 1), args)], {output: expected}
+    args = (DeviceBuffer.input("input", INPUT), output, np.int32(TILES))
+    return [EmulatedLaunch(kernel, "staged_sum", (1, 1, 1), (16, 1, 1), args)], {output: expected}
 
 
 def bulk(kernel):
-    output = Buffer.output("output", (32,), "float32")
-    args = (Buffer.input("input", INPUT), output, np.int32(TILES))
+    output = DeviceBuffer.output("output", (32,), "float32")
+    args = (DeviceBuffer.input("input", INPUT), output, np.int32(TILES))
     expected = INPUT.reshape(TILES * 2, 32).sum(0, dtype=np.float32)
-    return [Launch(kernel, "bulk_sum", (1, 1, 1), (64, 1, 1), args)], {output: expected}
+    return [EmulatedLaunch(kernel, "bulk_sum", (1, 1, 1), (64, 1, 1), args)], {output: expected}
 
 
 @pytest.mark.parametrize("make", [staged, bulk])
@@ -68,7 +76,7 @@ def test_a_mistake_is_found(kernel, mistake):
 def test_a_bulk_copy_wants_16_byte_addresses(kernel):
     launches, _ = bulk(kernel("copies.cu", ("input + tile * TILE, TILE", "input + tile * TILE + 1, TILE")))
     fault = run(launches).fault
-    assert isinstance(fault, Misaligned)
+    assert isinstance(fault, MisalignedAccess)
     assert "cp.async.bulk needs addresses that are multiples of 16; input + 4 bytes of rank 0 isn't" in str(
         fault
     )

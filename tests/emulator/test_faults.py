@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from kernwright.emulator import (
-    Buffer,
     Deadlock,
+    DeviceBuffer,
     Divergence,
+    EmulatedLaunch,
     InputWritten,
-    Launch,
-    Misaligned,
+    Interleaving,
+    MisalignedAccess,
     Misuse,
     OutOfBounds,
-    Schedule,
     ScopeTooNarrow,
     Uninitialised,
     Unwritten,
@@ -21,16 +21,16 @@ from kernwright.emulator import (
     run,
 )
 
-END, BEGINNING = Schedule(0), Schedule(1)
+END, BEGINNING = Interleaving(0), Interleaving(1)
 """Buffers that end at a guard page, and buffers that begin at one."""
 
 
-def out(count: int = 32, dtype: str = "float32") -> Buffer:
-    return Buffer.output("buffer", (count,), dtype)
+def out(count: int = 32, dtype: str = "float32") -> DeviceBuffer:
+    return DeviceBuffer.output("buffer", (count,), dtype)
 
 
-def given(count: int = 32, dtype: str = "float32") -> Buffer:
-    return Buffer.input("buffer", np.zeros(count, dtype))
+def given(count: int = 32, dtype: str = "float32") -> DeviceBuffer:
+    return DeviceBuffer.input("buffer", np.zeros(count, dtype))
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def fault(kernel):
     faults = kernel("faults.cu")
 
     def of(symbol, *args, threads=32, ctas=1, shared=0, schedule=END, launches=1):
-        launch = Launch(faults, symbol, (ctas, 1, 1), (threads, 1, 1), args, shared)
+        launch = EmulatedLaunch(faults, symbol, (ctas, 1, 1), (threads, 1, 1), args, shared)
         return run([launch] * launches, schedule).fault
 
     return of
@@ -47,7 +47,7 @@ def fault(kernel):
 @pytest.fixture
 def problems(kernel):
     faults = kernel("faults.cu")
-    return lambda symbol, *args: check([Launch(faults, symbol, (1, 1, 1), (32, 1, 1), args)]).problems
+    return lambda symbol, *args: check([EmulatedLaunch(faults, symbol, (1, 1, 1), (32, 1, 1), args)]).problems
 
 
 def test_a_write_past_the_end(fault):
@@ -102,7 +102,7 @@ def test_writing_past_dynamic_shared_memory(fault):
 
 def test_a_misaligned_vector(fault):
     found = fault("loads_misaligned", given(64), out())
-    assert isinstance(found, Misaligned)
+    assert isinstance(found, MisalignedAccess)
     assert (found.where.thread, found.where.line) == ((1, 0, 0), "faults.cu:33")
     assert "aligned to 16 bytes, at buffer + 4 bytes of rank 0" in found.detail
 
@@ -153,14 +153,14 @@ def test_arriving_twice_at_a_named_barrier(fault):
 @pytest.mark.parametrize(("symbol", "words"), [("polls_for_ever", 1), ("polls_several_for_ever", 4)])
 @pytest.mark.parametrize("policy", ["round_robin", "random", "adversarial"])
 def test_polling_what_nobody_writes(fault, symbol, words, policy):
-    found = fault(symbol, given(words, "uint32"), ctas=2, schedule=Schedule(3, policy))
+    found = fault(symbol, given(words, "uint32"), ctas=2, schedule=Interleaving(3, policy))
     assert isinstance(found, Deadlock)
     assert "waiting for another value of buffer + " in found.waits[0]
     assert {wait.split("CTA ")[1].split(":")[0] for wait in found.waits} == {"(0,0,0)", "(1,0,0)"}
 
 
 def test_a_scope_that_does_not_cover_its_users(fault):
-    counter = Buffer.inout("counter", np.zeros(1, np.uint32))
+    counter = DeviceBuffer.inout("counter", np.zeros(1, np.uint32))
     assert fault("counts_at_block_scope", counter) is None
     assert fault("counts_at_block_scope", counter, launches=2) is None  # one after the other
     found = fault("counts_at_block_scope", counter, ctas=2)
@@ -190,7 +190,7 @@ def test_misuse(fault, symbol, args, text):
 
 
 def test_a_thread_that_lets_nobody_run(kernel):
-    launch = Launch(
+    launch = EmulatedLaunch(
         kernel("faults.cu"), "waits_for_a_plain_variable", (1, 1, 1), (2, 1, 1), (given(1, "int32"),)
     )
     found = run([launch], patience=0.3).fault

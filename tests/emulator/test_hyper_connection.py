@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from kernwright.emulator import Schedule, check, fuzz, run, run_candidate
+from kernwright.emulator import Interleaving, check, fuzz, run, run_candidate
 from kernwright.evidence.oracle import digest
-from kernwright.families.hyper_connection.golden import Case, read_golden
+from kernwright.families.hyper_connection.golden import GoldenCase, read_golden
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS
 from kernwright.generated.dispatch import TABLE
 
@@ -94,7 +94,7 @@ def test_odd_trees_and_tilings_equal_the_oracle(odd, label, name):
 def test_golden_digests(library, label):
     """The digests in the ledger, which other machines and processors gave."""
     shape = library.shape(label)
-    case = Case(shape, "boundary", "large", 4)
+    case = GoldenCase(shape, "boundary", "large", 4)
     program, _ = library.program(label, "replicated", "boundary", "large", 4)
     arrays = run(program.launches).arrays
     golden = read_golden()[case.name]
@@ -109,7 +109,7 @@ def test_run_candidate_tells_outputs_from_intermediates(odd):
     fields = {**odd.workloads[label].fields, "tokens": 1}
     signature = odd.dispatch.hyper_connection.request_for(fields, "first").signature
     candidate, root = odd.candidate(label, name), odd.dispatch.TABLE.root
-    found = run_candidate(root, candidate, "sm_80", "first", signature, given, Schedule(5, "random"))
+    found = run_candidate(root, candidate, "sm_80", "first", signature, given, Interleaving(5, "random"))
     assert found.fault is None
     assert set(found.outputs) == {"block_input", "injection_out"}
     assert set(found.intermediates) == {"y", "lora"}

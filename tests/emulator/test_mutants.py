@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import pytest
-from kernwright.emulator import Buffer, Launch, compile_text, find_races, fuzz
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, compile_text, find_races, fuzz
 from kernwright.generated.dispatch import TABLE
 
 SEEDS = 6
@@ -64,7 +64,7 @@ def mutants(text: str, candidate: str) -> Iterator[Mutant]:
             yield Mutant(kernel[1], position, f"{text[: barrier.start()]};{text[barrier.end() :]}")
 
 
-def with_text(launches: tuple[Launch, ...], text: str) -> list[Launch]:
+def with_text(launches: tuple[EmulatedLaunch, ...], text: str) -> list[EmulatedLaunch]:
     kernel = compile_text(text, "mutant.cu")
     return [replace(launch, kernel=kernel) for launch in launches]
 
@@ -156,7 +156,7 @@ def test_expected_buffers_are_what_fuzz_compares(library):
     """The control of the controls: a wrong expectation fails."""
     label, name = QUICK[0]
     program, expected = library.program(label, name, "combine")
-    buffer: Buffer = next(iter(expected))
+    buffer: DeviceBuffer = next(iter(expected))
     wrong = {buffer: expected[buffer] ^ 1}
     (mismatch,) = fuzz(program.launches, wrong, 1).problems
     assert str(mismatch).startswith("Mismatch: 10240 of 10240 elements of x of rank 0; element 0 is 0x")

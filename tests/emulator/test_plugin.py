@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernwright.emulator import Buffer, Launch, TooLarge, compile_text, find_races, plugin
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, TooLarge, compile_text, find_races, plugin
 
 TEXT = """\
 extern "C" __global__ void twice(const float* __restrict__ x, float* __restrict__ out) {
@@ -21,8 +21,10 @@ X = np.linspace(1, 2, 64, dtype=np.float32)
 
 def launches(text: str = TEXT, ctas: int = 1):
     kernel = compile_text(text, "twice.cu")
-    out = Buffer.output("out", (64,), "float32")
-    return [Launch(kernel, "twice", (ctas, 1, 1), (64, 1, 1), (Buffer.input("x", X), out))], {out: 2 * X}
+    out = DeviceBuffer.output("out", (64,), "float32")
+    return [EmulatedLaunch(kernel, "twice", (ctas, 1, 1), (64, 1, 1), (DeviceBuffer.input("x", X), out))], {
+        out: 2 * X
+    }
 
 
 def test_three_lines(check_kernels):

@@ -6,7 +6,17 @@ import time
 
 import numpy as np
 import pytest
-from kernwright.emulator import Buffer, Deadlock, Launch, Race, Schedule, find_races, fuzz, run, schedules
+from kernwright.emulator import (
+    Deadlock,
+    DeviceBuffer,
+    EmulatedLaunch,
+    Interleaving,
+    Race,
+    find_races,
+    fuzz,
+    run,
+    schedules,
+)
 
 HALF, WRAP = 2**31, 2**32
 
@@ -80,10 +90,10 @@ def test_schedules_differ(toy):
 
 
 def tagged(kernel):
-    output = Buffer.output("output", (16,), "uint32")
-    channel = Buffer.inout("channel", np.zeros(32, np.uint32))
+    output = DeviceBuffer.output("output", (16,), "uint32")
+    channel = DeviceBuffer.inout("channel", np.zeros(32, np.uint32))
     expected = np.stack([100 + np.arange(8), 200 + np.arange(8)], axis=1).astype(np.uint32).reshape(-1)
-    launch = Launch(kernel, "send_and_receive", (2, 1, 1), (1, 1, 1), (channel, output, np.int32(8)))
+    launch = EmulatedLaunch(kernel, "send_and_receive", (2, 1, 1), (1, 1, 1), (channel, output, np.int32(8)))
     return [launch], {output: expected}
 
 
@@ -97,10 +107,10 @@ def test_torn_words(kernel):
 def dependent(kernel, programmatic=True, ctas=4):
     count = 32 * ctas
     array = np.arange(count, dtype=np.int32)
-    middle, output = (Buffer.output(name, (count,), "int32") for name in ("middle", "output"))
+    middle, output = (DeviceBuffer.output(name, (count,), "int32") for name in ("middle", "output"))
     grid, block = (ctas, 1, 1), (32, 1, 1)
-    first = Launch(kernel, "first_grid", grid, block, (Buffer.input("input", array), middle))
-    second = Launch(kernel, "second_grid", grid, block, (middle, output), programmatic=programmatic)
+    first = EmulatedLaunch(kernel, "first_grid", grid, block, (DeviceBuffer.input("input", array), middle))
+    second = EmulatedLaunch(kernel, "second_grid", grid, block, (middle, output), programmatic=programmatic)
     return [first, second], {output: 2 * array[::-1] + 1}
 
 
@@ -122,9 +132,9 @@ def test_a_missing_wait_is_found_where_grids_overlap(kernel):
 
 def test_bounded_polling_ends_in_virtual_time(kernel):
     """30 seconds pass at once where nobody else can do anything."""
-    record = Buffer.output("record", (1,), "uint32")
-    flag = Buffer.input("flag", np.zeros(1, np.uint32))
-    launch = Launch(kernel("dependent.cu"), "bounded", (1, 1, 1), (1, 1, 1), (flag, record))
+    record = DeviceBuffer.output("record", (1,), "uint32")
+    flag = DeviceBuffer.input("flag", np.zeros(1, np.uint32))
+    launch = EmulatedLaunch(kernel("dependent.cu"), "bounded", (1, 1, 1), (1, 1, 1), (flag, record))
     started = time.perf_counter()
     for schedule in schedules(6):
         outcome = run([launch], schedule)
@@ -136,10 +146,10 @@ def test_bounded_polling_ends_in_virtual_time(kernel):
 @pytest.mark.parametrize("policy", ["round_robin", "random", "adversarial"])
 def test_reading_a_word_twice_is_not_polling(kernel, policy):
     """Nobody writes any more, and the others wait for the reader: it goes on all the same."""
-    words = Buffer.input("words", np.array([1, 20, 300], np.uint64))
-    out = Buffer.output("out", (64,), "uint64")
-    launch = Launch(kernel("reads_twice.cu"), "reads_twice", (2, 1, 1), (32, 1, 1), (words, out))
-    outcome = run([launch], Schedule(3, policy))
+    words = DeviceBuffer.input("words", np.array([1, 20, 300], np.uint64))
+    out = DeviceBuffer.output("out", (64,), "uint64")
+    launch = EmulatedLaunch(kernel("reads_twice.cu"), "reads_twice", (2, 1, 1), (32, 1, 1), (words, out))
+    outcome = run([launch], Interleaving(3, policy))
     assert outcome.fault is None
     assert outcome.arrays[out].reshape(2, 32)[:, 0].tolist() == [642, 642]
 
@@ -148,6 +158,6 @@ def test_a_schedule_is_checked():
     with pytest.raises(
         ValueError, match="Policy 'fair' is unknown; use one of round_robin, random, adversarial"
     ):
-        Schedule(1, "fair")
+        Interleaving(1, "fair")
     with pytest.raises(ValueError, match=r"Seed -1 is out of range; it must be from 0 to 2\*\*64 - 1"):
-        Schedule(-1)
+        Interleaving(-1)

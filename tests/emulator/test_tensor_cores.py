@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kernwright.emulator import Buffer, Divergence, Launch, TextUnsupported, check, compile_text, run
+from kernwright.emulator import (
+    DeviceBuffer,
+    Divergence,
+    EmulatedLaunch,
+    TextUnsupported,
+    check,
+    compile_text,
+    run,
+)
 from kernwright.emulator.text import facts
 from kernwright.evidence.oracle import fma
 
@@ -22,10 +30,12 @@ def test_a_product_is_sixteen_fmas_in_order(kernel, symbol, dtype):
     for k in range(16):
         rows, columns = a[:, k, None].float().numpy(), b[None, :, k].float().numpy()
         expected = fma(np.broadcast_to(rows, (16, 8)), np.broadcast_to(columns, (16, 8)), expected)
-    inputs = [Buffer.input(n, t.view(torch.int16).numpy().view(np.uint16)) for n, t in (("a", a), ("b", b))]
-    out = Buffer.output("d", (16, 8), "float32")
-    arguments = (*inputs, Buffer.input("c", c), out)
-    launch = Launch(kernel("tensor_core.cu"), symbol, (1, 1, 1), (32, 1, 1), arguments)
+    inputs = [
+        DeviceBuffer.input(n, t.view(torch.int16).numpy().view(np.uint16)) for n, t in (("a", a), ("b", b))
+    ]
+    out = DeviceBuffer.output("d", (16, 8), "float32")
+    arguments = (*inputs, DeviceBuffer.input("c", c), out)
+    launch = EmulatedLaunch(kernel("tensor_core.cu"), symbol, (1, 1, 1), (32, 1, 1), arguments)
     assert check([launch], {out: expected}).problems == ()
     exact = a.double().numpy() @ b.double().numpy().T + c.astype(np.float64)
     assert not np.array_equal(expected, exact.astype(np.float32))  # the order shows
@@ -33,10 +43,10 @@ def test_a_product_is_sixteen_fmas_in_order(kernel, symbol, dtype):
 
 
 def test_half_a_warp_is_a_divergence(kernel):
-    out = Buffer.output("d", (16, 8), "float32")
-    zeros = [Buffer.input(n, np.zeros(size, np.uint16)) for n, size in (("a", 256), ("b", 128))]
-    arguments = (*zeros, Buffer.input("c", np.zeros(128, np.float32)), out)
-    fault = run([Launch(kernel("tensor_core.cu"), "halves", (1, 1, 1), (16, 1, 1), arguments)]).fault
+    out = DeviceBuffer.output("d", (16, 8), "float32")
+    zeros = [DeviceBuffer.input(n, np.zeros(size, np.uint16)) for n, size in (("a", 256), ("b", 128))]
+    arguments = (*zeros, DeviceBuffer.input("c", np.zeros(128, np.float32)), out)
+    fault = run([EmulatedLaunch(kernel("tensor_core.cu"), "halves", (1, 1, 1), (16, 1, 1), arguments)]).fault
     assert isinstance(fault, Divergence)
 
 

@@ -11,8 +11,8 @@ from kernwright.evidence.verify_emulated import essential
 from kernwright.families.all_reduce.evidence import EVIDENCE, LAST_EPOCH
 from kernwright.families.all_reduce.payloads import VALUE_KINDS
 from kernwright.generated.dispatch import TABLE
-from kernwright.runtime.table import Part
 from kernwright.specs import find_workspace
+from kernwright.table import Part
 
 CPU = torch.device("cpu")
 LIBRARY = [work for work in TABLE.workloads if work.family == "all_reduce"]

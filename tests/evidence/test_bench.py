@@ -11,7 +11,7 @@ from kernwright.evidence.bench import Bench, GpuBackend, GraphEmpty, Options, be
 from kernwright.evidence.cells import Cell
 from kernwright.evidence.external import ExternalUnusable
 from kernwright.evidence.family_evidence import Case
-from kernwright.evidence.gate import Gate, Mismatch
+from kernwright.evidence.gate import CaseMismatch, Gate
 from kernwright.evidence.health import Monitor
 from kernwright.evidence.rank_context import RankContext
 from kernwright.evidence.session import Session
@@ -25,7 +25,9 @@ from kernwright.specs import find_workspace
 
 LABEL = "fp16-hc5-h192-n1-r72-tp1"
 H200 = fake("sm_90", 132, "NVIDIA H200")
-WRONG = Gate(3, 100, 7, Mismatch(Case("boundary", "ties", 1), "graph", "x", (0, 3), 1.0, 0x3C00, 2.0, 0x4000))
+WRONG = Gate(
+    3, 100, 7, CaseMismatch(Case("boundary", "ties", 1), "graph", "x", (0, 3), 1.0, 0x3C00, 2.0, 0x4000)
+)
 PEERS = ("torch eager", "a copy", "something else")
 
 

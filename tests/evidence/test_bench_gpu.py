@@ -19,8 +19,9 @@ from kernwright.families.hyper_connection.evidence import EVIDENCE
 from kernwright.families.hyper_connection.op import Op
 from kernwright.generated.dispatch import TABLE
 from kernwright.ledger import Exactness, RecordFile, Rule, Timing, check, judge, record_name
-from kernwright.runtime import Build, bind
+from kernwright.runtime import bind
 from kernwright.runtime.device import current, serves
+from kernwright.table import Build
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 

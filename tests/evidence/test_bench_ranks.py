@@ -26,8 +26,8 @@ from kernwright.generated.dispatch import TABLE
 from kernwright.generator import plan_generation, write_generation
 from kernwright.ledger import RecordFile, check, record_name, write_record
 from kernwright.runtime.device import fake
-from kernwright.runtime.table import Part
 from kernwright.specs import SpecError, find_workspace, load_spec
+from kernwright.table import Part
 
 CPU = torch.device("cpu")
 H200 = fake("sm_90", 132, "NVIDIA H200")

@@ -9,7 +9,8 @@ import pytest
 import torch
 from kernwright.evidence.external import ExternalKernel, ExternalUnusable, compiled, load, parse, source_of
 from kernwright.runtime.device import fake
-from kernwright.runtime.request import Buffer, Signature
+from kernwright.runtime.request import Signature
+from kernwright.table import Buffer
 
 SIGNATURE = Signature(
     inputs=(Buffer("a", (2, 3), "float16"), Buffer("b", (3,), "float16")),

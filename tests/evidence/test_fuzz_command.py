@@ -13,8 +13,9 @@ from kernwright.evidence.session import Session
 from kernwright.evidence.verify import NothingToVerify
 from kernwright.families.hyper_connection.evidence import EVIDENCE
 from kernwright.families.hyper_connection.op import Op
-from kernwright.runtime import Build, bind
+from kernwright.runtime import bind
 from kernwright.specs import find_workspace
+from kernwright.table import Build
 
 LABEL = "fp16-hc3-h96-n1-r20-tp1"
 START = "  using namespace up_mix;\n"

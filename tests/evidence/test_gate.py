@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kernwright.evidence.family_evidence import Case
-from kernwright.evidence.gate import NOTHING, POISON, Gate, Mismatch, compare, differing, poison, same
+from kernwright.evidence.gate import NOTHING, POISON, CaseMismatch, Gate, compare, differing, poison, same
 
 CASE = Case("boundary", "normal", 1)
 DTYPES = [torch.float16, torch.bfloat16]
@@ -78,7 +78,7 @@ def test_the_first_mismatch_says_both_values_and_bits():
     expected = torch.tensor([[1.0, 2.0], [3.0, -0.0]], dtype=torch.float16)
     found = torch.tensor([[1.0, 2.0], [3.001953125, 0.0]], dtype=torch.float16)
     gate = compare(CASE, "eager", {"x": found}, {"x": expected})
-    assert gate == Gate(1, 4, 2, Mismatch(CASE, "eager", "x", (1, 0), 3.001953125, 0x4201, 3.0, 0x4200))
+    assert gate == Gate(1, 4, 2, CaseMismatch(CASE, "eager", "x", (1, 0), 3.001953125, 0x4201, 3.0, 0x4200))
     assert str(gate.first) == (
         "x[1, 0] is 3.001953125 (0x4201), expected 3.0 (0x4200), case boundary:normal:1, eager"
     )

@@ -9,19 +9,19 @@ import pytest
 from kernwright.evidence.oracle import mismatches, sigmoid, squares
 from kernwright.families.hyper_connection.inputs import tensors, weights
 from kernwright.families.hyper_connection.oracle import OUTPUTS, boundary, combine, mix, norm
-from kernwright.families.hyper_connection.oracle_shape import Shape
+from kernwright.families.hyper_connection.oracle_shape import OracleShape
 
 ODD = {"norm": (1, 4, 2), "down": (3, 8, 4), "up": (1, 2, 5)}
 
 
-def odd_shape(dtype: str = "float16", norm_weight: str = "per_branch", eps: float = 1e-6) -> Shape:
-    return Shape(
+def odd_shape(dtype: str = "float16", norm_weight: str = "per_branch", eps: float = 1e-6) -> OracleShape:
+    return OracleShape(
         dtype, branches=3, hidden=24, low_rank=10, tokens=2, trees=ODD, norm_weight=norm_weight, eps=eps
     )
 
 
 def scalar_boundary(
-    scalar, s: Shape, given: dict[str, list], token: int, kind: str
+    scalar, s: OracleShape, given: dict[str, list], token: int, kind: str
 ) -> dict[str, list[float]]:
     """One token, one number at a time."""
 
@@ -100,10 +100,10 @@ def differing(found: np.ndarray, other: np.ndarray) -> list[tuple[int, ...]]:
     return places
 
 
-def wide_shape(branches: int) -> Shape:
+def wide_shape(branches: int) -> OracleShape:
     """H = 50,000: enough elements that rounding once too often shows."""
     trees = {"norm": (1, 32, 1), "down": (1, 32, 1), "up": (1, 1, 1)}
-    return Shape("float16", branches, hidden=50_000, low_rank=1, tokens=1, trees=trees)
+    return OracleShape("float16", branches, hidden=50_000, low_rank=1, tokens=1, trees=trees)
 
 
 def test_combine_is_one_fma(scalar):
@@ -162,7 +162,7 @@ def test_every_token_stands_alone():
     s = odd_shape()
     given = tensors(s, "nonfinite", 2) | weights(s, 2)
     whole = boundary(s, given)
-    single = Shape(s.dtype, 3, 24, 10, 1, ODD)
+    single = OracleShape(s.dtype, 3, 24, 10, 1, ODD)
     for token in range(2):
         one = given | {name: given[name][token : token + 1] for name in ("residual", "block", "injection")}
         for name, bits in boundary(single, one).items():
@@ -209,8 +209,8 @@ def test_wrong_shapes_are_refused():
     ):
         boundary(s, given | {"down_weight": given["down_weight"][:12]})
     with pytest.raises(ValueError, match="can't cut 24 elements"):
-        Shape("float16", 3, 24, 10, 1, ODD | {"norm": (5, 1, 1)})
+        OracleShape("float16", 3, 24, 10, 1, ODD | {"norm": (5, 1, 1)})
     with pytest.raises(ValueError, match="norm, down and up are needed"):
-        Shape("float16", 3, 24, 10, 1, {"norm": (1, 1, 1)})
+        OracleShape("float16", 3, 24, 10, 1, {"norm": (1, 1, 1)})
     with pytest.raises(ValueError, match="must all be at least 1"):
-        Shape("float16", 3, 24, 10, 0, ODD)
+        OracleShape("float16", 3, 24, 10, 0, ODD)

@@ -7,13 +7,13 @@ import pytest
 from kernwright.evidence.oracle.philox import philox, stream
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary
-from kernwright.families.hyper_connection.oracle_shape import Shape
+from kernwright.families.hyper_connection.oracle_shape import OracleShape
 
 TREES = {"norm": (1, 32, 8), "down": (4, 32, 8), "up": (1, 32, 2)}
 
 
-def shape(dtype: str = "float16", tokens: int = 4, **changes) -> Shape:
-    return Shape(dtype, branches=4, hidden=256, low_rank=32, tokens=tokens, trees=TREES, **changes)
+def shape(dtype: str = "float16", tokens: int = 4, **changes) -> OracleShape:
+    return OracleShape(dtype, branches=4, hidden=256, low_rank=32, tokens=tokens, trees=TREES, **changes)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from kernwright.evidence.explain import load_dispatch
 from kernwright.evidence.oracle import mismatches
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary
-from kernwright.families.hyper_connection.oracle_shape import Shape
+from kernwright.families.hyper_connection.oracle_shape import OracleShape
 from kernwright.generator import plan_generation, write_generation
 from kernwright.runtime.device import current, serves
 from kernwright.specs import find_workspace
@@ -38,7 +38,7 @@ def test_every_candidate_equals_the_oracle(dispatch, kind, figures):
     compared = 0
     for work in dispatch.table.workloads:
         names = ("dtype", "branches", "hidden", "low_rank", "eps", "norm_weight")
-        shape = Shape(tokens=1, trees=work.trees, **{name: work.fields[name] for name in names})
+        shape = OracleShape(tokens=1, trees=work.trees, **{name: work.fields[name] for name in names})
         dtype = getattr(torch, shape.dtype)
         for seed, inputs in enumerate(INPUT_KINDS):
             bits = tensors(shape, inputs, seed) | weights(shape, seed, kind)

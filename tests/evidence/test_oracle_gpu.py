@@ -7,7 +7,7 @@ import pytest
 from kernwright.evidence.oracle import digest, exp, fma, mismatches, on_host
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary
-from kernwright.families.hyper_connection.oracle_shape import Shape
+from kernwright.families.hyper_connection.oracle_shape import OracleShape
 
 pytestmark = pytest.mark.gpu
 
@@ -25,7 +25,7 @@ def cupy():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("kind", INPUT_KINDS)
 def test_boundary(cupy, dtype, kind):
-    s = Shape(dtype, branches=4, hidden=256, low_rank=32, tokens=2, trees=TREES)
+    s = OracleShape(dtype, branches=4, hidden=256, low_rank=32, tokens=2, trees=TREES)
     here = tensors(s, kind, 5) | weights(s, 5)
     there = tensors(s, kind, 5, cupy) | weights(s, 5, xp=cupy)
     assert all(isinstance(bits, cupy.ndarray) for bits in there.values())

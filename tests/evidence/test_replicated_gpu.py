@@ -10,7 +10,7 @@ import pytest
 from kernwright.evidence.oracle import mismatches
 from kernwright.families.hyper_connection.layers import layers
 from kernwright.families.hyper_connection.oracle import boundary
-from kernwright.families.hyper_connection.oracle_shape import Shape
+from kernwright.families.hyper_connection.oracle_shape import OracleShape
 from kernwright.generated.dispatch import DISPATCH, hyper_connection
 from kernwright.runtime.device import current, serves
 
@@ -41,9 +41,9 @@ def device():
     return current(torch.device("cuda", 0))
 
 
-def shape_of(work, tokens: int = 1) -> Shape:
+def shape_of(work, tokens: int = 1) -> OracleShape:
     names = ("dtype", "branches", "hidden", "low_rank", "eps", "norm_weight")
-    return Shape(tokens=tokens, trees=work.trees, **{name: work.fields[name] for name in names})
+    return OracleShape(tokens=tokens, trees=work.trees, **{name: work.fields[name] for name in names})
 
 
 def as_torch(bits, dtype: str):

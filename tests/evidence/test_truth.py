@@ -8,12 +8,12 @@ import torch
 from kernwright.families.hyper_connection import truth
 from kernwright.families.hyper_connection.inputs import tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary
-from kernwright.families.hyper_connection.oracle_shape import Shape
+from kernwright.families.hyper_connection.oracle_shape import OracleShape
 
 TREES = {"norm": (1, 32, 8), "down": (4, 32, 8), "up": (1, 32, 2)}
 
 
-def as_torch(shape: Shape, bits: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+def as_torch(shape: OracleShape, bits: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     dtype = getattr(torch, shape.dtype)
     return {name: torch.from_numpy(array.view(np.int16)).view(dtype) for name, array in bits.items()}
 
@@ -22,7 +22,7 @@ def as_torch(shape: Shape, bits: dict[str, np.ndarray]) -> dict[str, torch.Tenso
 @pytest.mark.parametrize(("dtype", "unit"), [("float16", 2.0**-11), ("bfloat16", 2.0**-8)])
 @pytest.mark.parametrize("norm_weight", ["per_branch", "shared"])
 def test_the_contract_is_as_far_from_the_truth_as_its_rounding_points(kind, dtype, unit, norm_weight):
-    shape = Shape(dtype, 4, 256, 32, tokens=2, trees=TREES, norm_weight=norm_weight)
+    shape = OracleShape(dtype, 4, 256, 32, tokens=2, trees=TREES, norm_weight=norm_weight)
     given = tensors(shape, "normal", 9) | weights(shape, 9, kind)
     found = as_torch(shape, boundary(shape, given, kind))
     rounded = truth.boundary(shape, as_torch(shape, given), kind)
@@ -37,7 +37,7 @@ def test_the_contract_is_as_far_from_the_truth_as_its_rounding_points(kind, dtyp
 
 def test_unrounded_truth_of_one_element():
     """HC1, H1, R1: the formulas by hand."""
-    shape = Shape("float16", 1, 1, 1, tokens=1, trees=dict.fromkeys(TREES, (1, 1, 1)), eps=1.0)
+    shape = OracleShape("float16", 1, 1, 1, tokens=1, trees=dict.fromkeys(TREES, (1, 1, 1)), eps=1.0)
     one = torch.ones(1, 1, dtype=torch.float16)
     given = {"residual": one, "block": one, "injection": 0 * one, "norm_weight": one[0]}
     given |= {"down_weight": torch.ones(2, 1, dtype=torch.float16), "up_weight": one}

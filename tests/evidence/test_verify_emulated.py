@@ -18,8 +18,9 @@ from kernwright.evidence.verify import NothingToVerify, Wanted
 from kernwright.evidence.verify_emulated import essential, judges_digest, verify_emulated
 from kernwright.families.hyper_connection.evidence import EVIDENCE
 from kernwright.families.hyper_connection.op import Op
-from kernwright.runtime import Build, bind
+from kernwright.runtime import bind
 from kernwright.specs import find_workspace
+from kernwright.table import Build
 
 LABEL = "fp16-hc3-h96-n1-r20-tp1"
 NORMAL = "boundary:normal:1"

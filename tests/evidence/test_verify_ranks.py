@@ -18,16 +18,17 @@ from kernwright.evidence.emulated import emulated
 from kernwright.evidence.family_evidence import Case, serves
 from kernwright.evidence.fuzz import fuzz_workload
 from kernwright.evidence.rank_context import RankContext, absence
-from kernwright.evidence.ranks import Job
+from kernwright.evidence.ranks import RankJob
 from kernwright.evidence.session import NotHere, Session
 from kernwright.evidence.verify import Wanted, verify_one
 from kernwright.evidence.verify_emulated import verify_emulated
 from kernwright.families.all_reduce.evidence import EVIDENCE
 from kernwright.families.all_reduce.op import Op
-from kernwright.runtime import Build, bind
+from kernwright.runtime import bind
 from kernwright.runtime.errors import LoadError
 from kernwright.runtime.plan import Plan
 from kernwright.specs import find_workspace
+from kernwright.table import Build
 
 CPU = torch.device("cpu")
 
@@ -307,7 +308,7 @@ def test_local_ranks_that_do_not_fit_are_skipped_with_the_reason(session, local,
 
 def test_who_can_run_where(session):
     work = work_of(session, "bfloat16", 4)
-    alone, pair, four = (Job(0, size, frozenset()) for size in (1, 2, 4))
+    alone, pair, four = (RankJob(0, size, frozenset()) for size in (1, 2, 4))
     assert absence(work, alone, together=False) is None
     assert absence(work, four, together=True) is None
     assert absence(work, alone, together=True) == (

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 from kernwright.generator import dispatch_module, plan_generation
 from kernwright.generator.environment import TEMPLATES
-from kernwright.ledger import Device as RecordedDevice
-from kernwright.ledger import Exactness, Group, Timing, Toolkit, make_record, write_record
+from kernwright.ledger import Exactness, Group, RecordedDevice, Timing, Toolkit, make_record, write_record
 from kernwright.runtime import Device
-from kernwright.runtime.table import FORMAT, Table
 from kernwright.specs import find_workspace
+from kernwright.table import FORMAT, Table
 
 
 def load(lab: Any) -> ModuleType:

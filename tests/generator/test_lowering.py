@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from kernwright.families.hyper_connection.lowering import lower
 from kernwright.families.hyper_connection.lowerings.limits import STATIC_SHARED_LIMIT
 from kernwright.families.hyper_connection.spec import HyperConnectionSpec
-from kernwright.generator import KernelLaunch, NotGenerated, ScheduleError, TreeShape
+from kernwright.generator import NotGenerated, ScheduleError, TreeShape
 from kernwright.generator.environment import TEMPLATES, make_environment
 from kernwright.generator.sources import GeneratedCandidate, generate_workloads
-from kernwright.specs import SpecFile, Tree, families, find_workspace
+from kernwright.specs import SpecFile, TreeSpec, families, find_workspace
+from kernwright.table import Launch
 from pydantic import ValidationError
 
 WORKSPACE = find_workspace(TEMPLATES)
@@ -90,7 +91,7 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
 class Kernel:
     """One kernel's constants and index formulas, as its text states them."""
 
-    def __init__(self, text: str, symbol: str, launch: KernelLaunch, *namespaces: str) -> None:
+    def __init__(self, text: str, symbol: str, launch: Launch, *namespaces: str) -> None:
         self.constants: dict[str, int] = {}
         for namespace in namespaces:
             (body,) = re.findall(rf"namespace {namespace} {{\n(.*?)}}  // namespace", text, re.DOTALL)
@@ -426,7 +427,7 @@ def test_more_than_16_tokens_have_ctas_of_their_own() -> None:
 
 
 def test_a_tree_applied_to_a_length() -> None:
-    assert TreeShape.of(Tree(4, 320, 8), 10240) == TreeShape(
+    assert TreeShape.of(TreeSpec(4, 320, 8), 10240) == TreeShape(
         segments=4,
         lanes=320,
         chunk=8,
@@ -438,7 +439,7 @@ def test_a_tree_applied_to_a_length() -> None:
         idle_lanes=False,
         load_bytes=16,
     )
-    odd = TreeShape.of(Tree(3, 16, 6), 3 * 6 * 20)
+    odd = TreeShape.of(TreeSpec(3, 16, 6), 3 * 6 * 20)
     assert (odd.group, odd.groups, odd.chunks, odd.steps, odd.idle_lanes, odd.load_bytes) == (
         16,
         1,

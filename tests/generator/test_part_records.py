@@ -12,11 +12,11 @@ import pytest
 from kernwright.generator.generate import Generation, plan_generation, write_generation
 from kernwright.generator.records import current_sources
 from kernwright.ledger import (
-    Device,
     Exactness,
     Group,
-    Part,
     Record,
+    RecordedDevice,
+    RecordedPart,
     Timing,
     Toolkit,
     make_record,
@@ -26,7 +26,7 @@ from kernwright.runtime import Device as RuntimeDevice
 from kernwright.specs import find_workspace
 
 LABEL = "bf16-w56-b4to2048-tp2"
-TAGGED = Part(field="payload_bytes", low=4, high=511, at=32)
+TAGGED = RecordedPart(field="payload_bytes", low=4, high=511, at=32)
 EXACT = Exactness(cases=30, values=4096, mismatches=0, against="array oracle")
 WRONG = Exactness(cases=30, values=4096, mismatches=2, against="array oracle", first="outputs[3]")
 HERE = RuntimeDevice("sm_90", 132, "NVIDIA H200")
@@ -63,7 +63,7 @@ def made(lab: Path, ratio: float | None = 0.8, **changes: Any) -> Record:
         "spec": "mini",
         "workload": LABEL,
         "part": TAGGED,
-        "device": Device(arch="sm_90", sm_count=132, name="NVIDIA H200"),
+        "device": RecordedDevice(arch="sm_90", sm_count=132, name="NVIDIA H200"),
         "toolkit": Toolkit(**dict.fromkeys(Toolkit.model_fields, "1.0")),
         "source_sha256": current["mini", LABEL, names["candidate"], "sm_90"],
         "control_source_sha256": current["mini", LABEL, names["control"], "sm_90"],
@@ -132,7 +132,7 @@ def test_a_record_of_the_whole_interval_says_nothing_of_a_part(lab: Path) -> Non
 
 def test_a_failure_in_one_part_is_one_in_all(lab: Path) -> None:
     """The same source has the same bits everywhere."""
-    other = Part(field="payload_bytes", low=4, high=99, at=32)
+    other = RecordedPart(field="payload_bytes", low=4, high=99, at=32)
     module = put(lab, made(lab), made(lab, ratio=None, exactness=WRONG, part=other))
     chosen, reasons = decided(module, 400)
     assert chosen == "tagged"
@@ -141,7 +141,7 @@ def test_a_failure_in_one_part_is_one_in_all(lab: Path) -> None:
 
 def test_the_control_of_a_part_is_no_replaced_control(lab: Path) -> None:
     """`two` isn't the first candidate of the file, but the first of its route; `one` never was `two_narrow`'s."""
-    part = Part(field="payload_bytes", low=1024, high=2048, at=1024)
+    part = RecordedPart(field="payload_bytes", low=1024, high=2048, at=1024)
     module = put(
         lab,
         made(lab, candidate="two_narrow", control="two", part=part),

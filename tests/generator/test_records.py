@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from kernwright.generator.records import current_sources, table_records
 from kernwright.ledger import (
-    Device,
     Exactness,
     Group,
     Record,
+    RecordedDevice,
     RecordFile,
     Timing,
     Toolkit,
@@ -43,7 +43,7 @@ def made(lab: Any, ratio: float | None = 0.875, **changes: Any) -> Record:
         "workload": LABEL,
         "candidate": "strided",
         "control": "control",
-        "device": Device(arch="sm_90", sm_count=132, name="NVIDIA H200"),
+        "device": RecordedDevice(arch="sm_90", sm_count=132, name="NVIDIA H200"),
         "toolkit": Toolkit(**dict.fromkeys(Toolkit.model_fields, "1.0")),
         "source_sha256": current["small", LABEL, changes.get("candidate", "strided"), "sm_90"],
         "control_source_sha256": current["small", LABEL, changes.get("control", "control"), "sm_90"],
@@ -140,7 +140,7 @@ def test_a_later_pass_doesnt_undo_a_mismatch_on_any_device(lab: Any, policy: Pol
     put(
         lab,
         measured_at="2026-01-03T12:00:00Z",
-        device=Device(arch="sm_90", sm_count=114, name="NVIDIA H100 PCIe"),
+        device=RecordedDevice(arch="sm_90", sm_count=114, name="NVIDIA H100 PCIe"),
     )
     assert table(lab) == [("strided", "rejected", None, False)]
     out = (False, "this source failed exactness on sm_90, 132 SMs, NVIDIA H200")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from kernwright.ledger import (
-    Device,
     Exactness,
     Group,
     Record,
+    RecordedDevice,
     RecordFile,
     Timing,
     Toolkit,
@@ -20,7 +20,7 @@ from kernwright.ledger import (
     record_name,
 )
 
-H200 = Device(arch="sm_90", sm_count=132, name="NVIDIA H200")
+H200 = RecordedDevice(arch="sm_90", sm_count=132, name="NVIDIA H200")
 Make = Callable[..., Record]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernwright.ledger import Part, Record, RecordFile, check, read_record, usable, write_record
+from kernwright.ledger import Record, RecordedPart, RecordFile, check, read_record, usable, write_record
 from kernwright.ledger.record import seal_of
 from kernwright.specs import SpecError
 
@@ -97,8 +97,8 @@ def edited(value: object, key: object) -> object:
     return 17 if value is None or value == 0 else value + 1  # type: ignore[operator]
 
 
-@pytest.mark.parametrize("part", [None, Part(field="payload_bytes", low=4, high=65536, at=512)])
-def test_every_single_edit_breaks_the_seal(record: Any, part: Part | None) -> None:
+@pytest.mark.parametrize("part", [None, RecordedPart(field="payload_bytes", low=4, high=65536, at=512)])
+def test_every_single_edit_breaks_the_seal(record: Any, part: RecordedPart | None) -> None:
     original = record(part=part).model_dump(mode="json")
     changed = 0
     for path in leaves(original):

@@ -8,12 +8,21 @@ from typing import Any
 
 import kernwright
 import pytest
-from kernwright.ledger import Part, Record, check, newest, read_record, read_records, record_name, rows
+from kernwright.ledger import (
+    Record,
+    RecordedPart,
+    check,
+    newest,
+    read_record,
+    read_records,
+    record_name,
+    rows,
+)
 from kernwright.ledger.record import seal_of
 from pydantic import ValidationError
 
-SMALL = Part(field="payload_bytes", low=4, high=65536, at=512)
-LARGE = Part(field="payload_bytes", low=65537, high=131071, at=92672)
+SMALL = RecordedPart(field="payload_bytes", low=4, high=65536, at=512)
+LARGE = RecordedPart(field="payload_bytes", low=65537, high=131071, at=92672)
 
 
 def test_the_records_that_version_2_wrote_are_whole_and_unedited() -> None:
@@ -50,7 +59,7 @@ def test_version_2_had_no_parts(record: Any) -> None:
 @pytest.mark.parametrize("at", [3, 65537])
 def test_what_stands_for_a_part_lies_in_it(at: int) -> None:
     with pytest.raises(ValidationError, match=f"found {at} as what stands for 4 to 65536; it lies inside"):
-        Part(field="payload_bytes", low=4, high=65536, at=at)
+        RecordedPart(field="payload_bytes", low=4, high=65536, at=at)
 
 
 def test_a_part_is_in_the_name_and_in_the_row(file: Any) -> None:

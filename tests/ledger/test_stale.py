@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernwright.ledger import Device, Exactness, RecordFile, newest, stale, staleness
+from kernwright.ledger import Exactness, RecordedDevice, RecordFile, newest, stale, staleness
 from kernwright.ledger.stale import serving
 from kernwright.runtime.device import serves
 
@@ -21,7 +21,7 @@ def sources(
     return {(SPEC, LABEL, "wide_rows", arch): candidate, (SPEC, LABEL, "replicated", arch): control}
 
 
-H200 = Device(arch="sm_90", sm_count=132, name="NVIDIA H200")
+H200 = RecordedDevice(arch="sm_90", sm_count=132, name="NVIDIA H200")
 
 
 def at(second: int, file: Any, **changes: Any) -> RecordFile:
@@ -58,7 +58,7 @@ def test_a_later_mismatch_does(file: Any) -> None:
 
 
 WRONG = Exactness(cases=1, values=10, mismatches=1, against="control replicated", first="x[3]")
-H100 = Device(arch="sm_90", sm_count=114, name="NVIDIA H100 PCIe")
+H100 = RecordedDevice(arch="sm_90", sm_count=114, name="NVIDIA H100 PCIe")
 
 
 def test_a_later_pass_doesnt_undo_a_mismatch(file: Any) -> None:
@@ -89,7 +89,7 @@ def test_a_mismatch_is_over_when_the_source_changes(file: Any) -> None:
 
 
 def test_a_mismatch_of_a_build_that_its_device_takes_no_more_still_counts(file: Any) -> None:
-    ampere = Device(arch="sm_86", sm_count=84, name="NVIDIA A40")
+    ampere = RecordedDevice(arch="sm_86", sm_count=84, name="NVIDIA A40")
     failed = at(1, file, timing=None, exactness=WRONG, device=ampere)
     passed = at(2, file, device=ampere, source_sha256=THEN)
     both = sources(NOW, arch="sm_80") | sources(THEN, arch="sm_86")
@@ -147,8 +147,8 @@ def test_devices_and_candidates_have_records_of_their_own(file: Any) -> None:
     files = [
         at(1, file),
         at(1, file, candidate="other"),
-        at(1, file, device=Device(arch="sm_90", sm_count=114, name="NVIDIA H100 PCIe")),
-        at(1, file, device=Device(arch="sm_90", sm_count=78, name="NVIDIA H200")),
+        at(1, file, device=RecordedDevice(arch="sm_90", sm_count=114, name="NVIDIA H100 PCIe")),
+        at(1, file, device=RecordedDevice(arch="sm_90", sm_count=78, name="NVIDIA H200")),
         at(1, file, workload="bf16-hc4-h2560-n1-r320-tp1"),
     ]
     assert newest(files, sources()) == sorted(files, key=lambda f: f.name)
@@ -175,12 +175,12 @@ def test_what_is_generated_no_more_cant_be_measured_again(file: Any) -> None:
     gone = at(1, file, candidate="gone")
     assert newest([gone], sources()) == [gone]
     assert stale([gone], sources()) == []
-    elsewhere = at(1, file, device=Device(arch="sm_70", sm_count=80, name="Tesla V100"))
+    elsewhere = at(1, file, device=RecordedDevice(arch="sm_70", sm_count=80, name="Tesla V100"))
     assert stale([elsewhere], sources()) == []
 
 
 def test_a_device_is_held_against_the_build_that_serves_it(file: Any) -> None:
-    ampere = at(1, file, device=Device(arch="sm_86", sm_count=84, name="NVIDIA A40"))
+    ampere = at(1, file, device=RecordedDevice(arch="sm_86", sm_count=84, name="NVIDIA A40"))
     both = sources(THEN, arch="sm_80") | sources(NOW, arch="sm_86")
     assert stale([ampere], both) == []
     assert stale([ampere], sources(NOW, arch="sm_80")) == []

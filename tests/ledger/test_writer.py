@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernwright.ledger import Device, LedgerRefused, read_records, record_name, write_record
+from kernwright.ledger import LedgerRefused, RecordedDevice, read_records, record_name, write_record
 
 
 def test_a_record_gets_a_name_of_what_was_measured(tmp_path: Path, record: Any) -> None:
@@ -33,14 +33,14 @@ def test_a_record_gets_a_name_of_what_was_measured(tmp_path: Path, record: Any) 
     ],
 )
 def test_a_devices_name_cannot_leave_the_folder(record: Any, name: str, slug: str) -> None:
-    made = record(device=Device(arch="sm_70", sm_count=80, name=name))
+    made = record(device=RecordedDevice(arch="sm_70", sm_count=80, name=name))
     assert (
         record_name(made).rpartition("/")[2] == f"wide_rows.sm_70-{slug}.abababababab.20260301T120000Z.json"
     )
 
 
 def test_the_longest_name_is_a_file_name(tmp_path: Path, record: Any) -> None:
-    made = record(device=Device(arch="sm_100", sm_count=148, name="N" * 128), candidate="c" * 64)
+    made = record(device=RecordedDevice(arch="sm_100", sm_count=148, name="N" * 128), candidate="c" * 64)
     assert write_record(tmp_path, made).is_file()
 
 

@@ -12,23 +12,20 @@ from types import ModuleType
 import pytest
 import torch
 from kernwright.families.hyper_connection.op import Op
-from kernwright.runtime import (
+from kernwright.runtime import Dispatch, bind, graph_launch, loader, policy, ranges
+from kernwright.table import (
+    FORMAT,
     Build,
     Candidate,
+    Contract,
     DeviceKind,
-    Dispatch,
+    FieldValue,
     Kernel,
-    Record,
+    RecordLine,
     Table,
     Verdict,
     Workload,
-    bind,
-    graph_launch,
-    loader,
-    policy,
-    ranges,
 )
-from kernwright.runtime.table import FORMAT, Contract, FieldValue
 
 ARCHS = ("sm_70", "sm_75", "sm_80", "sm_90")
 H200 = DeviceKind("sm_90", 132, "NVIDIA H200")
@@ -90,7 +87,7 @@ def candidate(
 
 
 def workload(
-    *candidates: Candidate, records: tuple[Record, ...] = (), spec: str = "small", **fields: FieldValue
+    *candidates: Candidate, records: tuple[RecordLine, ...] = (), spec: str = "small", **fields: FieldValue
 ) -> Workload:
     values: dict[str, FieldValue] = {
         "dtype": "float16",
@@ -127,8 +124,8 @@ def record(
     arch: str = "sm_90",
     device: DeviceKind = H200,
     sha256: str | None = None,
-) -> Record:
-    return Record(name, device, sha256 or build(name, arch).sha256, exact, verdict, gain, f"{name}.json")
+) -> RecordLine:
+    return RecordLine(name, device, sha256 or build(name, arch).sha256, exact, verdict, gain, f"{name}.json")
 
 
 def table(*workloads: Workload, root: Path = Path("/nowhere")) -> Table:

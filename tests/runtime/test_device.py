@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from kernwright.runtime import DeviceKind
 from kernwright.runtime.device import CPU, Device, current, fake, serves
+from kernwright.table import DeviceKind
 
 BUILDS = ("sm_70", "sm_75", "sm_80", "sm_90")
 

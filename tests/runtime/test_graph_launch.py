@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
-from kernwright.runtime import Kernel, LoadError, direct, graph_launch, launch
+from kernwright.runtime import LoadError, direct, graph_launch, launch
 from kernwright.runtime.graph_launch import GraphLaunch, KernelNode
+from kernwright.table import Kernel
 
 ONE, THREADS = (1, 1, 1), (128, 1, 1)
 EXECUTABLE, GRAPH, STREAM = 0xE0, 0x60, 0x55

@@ -11,8 +11,8 @@ from kernwright.evidence.oracle.dtypes import mismatches
 from kernwright.families.hyper_connection import inputs as oracle_inputs
 from kernwright.families.hyper_connection import oracle as oracle
 from kernwright.families.hyper_connection import reference as hyper_connection_torch
-from kernwright.families.hyper_connection.oracle_shape import Shape as OracleShape
-from kernwright.families.hyper_connection.shape import INPUTS, OUTPUTS, Shape
+from kernwright.families.hyper_connection.oracle_shape import OracleShape
+from kernwright.families.hyper_connection.shape import INPUTS, OUTPUTS, BoundaryShape
 
 KINDS = ("boundary", "first", "combine", "final")
 
@@ -66,7 +66,7 @@ def test_every_bit_equals_the_array_oracle(
     trees: dict[str, tuple[int, int, int]],
 ) -> None:
     reference = OracleShape(dtype, branches, hidden, low_rank, tokens, trees, norm_weight)
-    shape = Shape(dtype, branches, hidden, low_rank, tokens, norm_weight, 1e-6, 1)
+    shape = BoundaryShape(dtype, branches, hidden, low_rank, tokens, norm_weight, 1e-6, 1)
     weights = oracle_inputs.weights(reference, 5, kind)
     for sort in ("normal", "tiny", "large", "subnormal", "signed_zero", "nonfinite", "ties"):
         bits = {**oracle_inputs.tensors(reference, sort, 3), **weights}
@@ -98,7 +98,7 @@ def test_the_norm_reads_the_rounded_state(op: Any) -> None:
 
 
 def test_one_plus_w_is_not_formed_in_storage() -> None:
-    shape = Shape("float16", 2, 64, 1, 1, "per_branch", 1e-6, 1)
+    shape = BoundaryShape("float16", 2, 64, 1, 1, "per_branch", 1e-6, 1)
     generator = torch.Generator().manual_seed(1)
     state = torch.randn(1, 128, generator=generator).half()
     weight = torch.full((128,), 3 * 2.0**-12, dtype=torch.float16)

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kernwright.runtime import Kernel, LoadError, extended_launch
+from kernwright.runtime import LoadError, extended_launch
 from kernwright.runtime.launch import CudaModule, LaunchSequence
+from kernwright.table import Kernel
 
 ONE, THREADS = (1, 1, 1), (128, 1, 1)
 

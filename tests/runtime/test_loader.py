@@ -12,8 +12,9 @@ import pytest
 import torch
 from kernwright.compiler.artifact import Artifact, digest
 from kernwright.compiler.bundle import write_bundle
-from kernwright.runtime import Build, Device, LoadError, NotWarm, StaleSource, loader
+from kernwright.runtime import Device, LoadError, NotWarm, StaleSource, loader
 from kernwright.runtime.loader import MachineCode
+from kernwright.table import Build
 
 GPU = Device("sm_90", 132, "NVIDIA H200", 0)
 TEXT = "// a kernel\n"

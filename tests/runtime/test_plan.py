@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from kernwright.runtime import Device, LoadError, Misaligned, NotWarm, Plan, current, direct, plan, state
-from kernwright.runtime.table import Kernel
+from kernwright.table import Kernel
 
 GPU = Device("sm_90", 132, "NVIDIA H200", 0)
 STREAM = 0x1234

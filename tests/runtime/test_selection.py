@@ -5,9 +5,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from kernwright.runtime import DeviceKind, Request, Selection, select
+from kernwright.runtime import Request, Selection, select
 from kernwright.runtime.device import CPU, Device, fake
 from kernwright.runtime.selection import Stage
+from kernwright.table import DeviceKind
 
 HERE = fake("sm_90", 132, "NVIDIA H200")
 FIELDS = {

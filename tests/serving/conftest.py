@@ -18,7 +18,7 @@ import pytest
 import torch
 from kernwright.families.hyper_connection import op as hyper_connection
 from kernwright.runtime import Device, Dispatch, dispatch, plan
-from kernwright.runtime.table import Kernel
+from kernwright.table import Kernel
 
 BUILDERS = Path(__file__).parents[1] / "runtime" / "conftest.py"
 H200 = Device("sm_90", 132, "NVIDIA H200", 0)

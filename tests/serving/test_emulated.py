@@ -14,9 +14,10 @@ from kernwright.emulator.build import compile_text
 from kernwright.emulator.module import EmulatedModule
 from kernwright.families.hyper_connection import op as hyper_connection
 from kernwright.generator import plan_generation, write_generation
-from kernwright.runtime import Build, Device, dispatch
+from kernwright.runtime import Device, dispatch
 from kernwright.runtime.loader import source_text
 from kernwright.specs import find_workspace
+from kernwright.table import Build
 
 ODD = Path(__file__).parents[1] / "families" / "hyper_connection" / "odd"
 

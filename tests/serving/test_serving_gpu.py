@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 import torch
 from kernwright.generated import dispatch
-from kernwright.runtime import Kernel, watch
+from kernwright.runtime import watch
 from kernwright.runtime.device import current
 from kernwright.runtime.launch import LaunchSequence
+from kernwright.table import Kernel
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -298,7 +299,8 @@ extern "C" __global__ void add_one(float* x) {
 def test_programmatic_launches_eagerly_and_captured() -> None:
     """Through `cuLaunchKernelEx`; a kernel that waits for the one in front of it counts right."""
     from kernwright.compiler.compile import compile_source
-    from kernwright.runtime import Build, loader
+    from kernwright.runtime import loader
+    from kernwright.table import Build
 
     device = current(torch.device("cuda", 0))
     if int(str(device.arch)[3:]) < 90:

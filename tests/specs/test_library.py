@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kernwright.families.hyper_connection.spec import SPEC, HyperConnectionWorkload, Replicated
-from kernwright.specs import SpecFile, Tree, digest, find_workspace, load_specs
+from kernwright.specs import SpecFile, TreeSpec, digest, find_workspace, load_specs
 
 ALL = load_specs(find_workspace())
 FILES = {file.spec.name: file for file in ALL if file.spec.family == "hyper_connection"}
@@ -55,9 +55,9 @@ def test_the_shipped_trees_are_the_defaults() -> None:
         del data["workload"]["tree"]
         assert SPEC.model_validate(data).workloads()[0].trees() == stated
     assert QWEN.workloads()[0].trees() == {
-        "norm": Tree(1, 320, 8),
-        "down": Tree(4, 320, 8),
-        "up": Tree(1, 32, 2),
+        "norm": TreeSpec(1, 320, 8),
+        "down": TreeSpec(4, 320, 8),
+        "up": TreeSpec(1, 32, 2),
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from kernwright.families.hyper_connection.spec import SPEC, HyperConnectionWorkload, MatrixRoute
-from kernwright.specs import Candidate, External, RowTiling
+from kernwright.specs import CandidateSpec, External, RowTiling
 from pydantic import ValidationError
 
 CONTROL = {"name": "replicated", "arch": ["sm_70", "sm_90"], "route": "replicated"}
@@ -24,7 +24,7 @@ def spec(*candidates: dict[str, Any], **workload: Any) -> Any:
     )
 
 
-def tilings(candidate: Candidate, workload: Any) -> dict[str, RowTiling]:
+def tilings(candidate: CandidateSpec, workload: Any) -> dict[str, RowTiling]:
     assert isinstance(candidate, MatrixRoute)
     assert isinstance(workload, HyperConnectionWorkload)
     return {kernel: candidate.tiling(workload, kernel) for kernel in candidate.rows(workload)}

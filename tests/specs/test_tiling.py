@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernwright.specs import RowTiling, TilingError, Tree, row_tiling
+from kernwright.specs import RowTiling, TilingError, TreeSpec, row_tiling
 
-DOWN = Tree(4, 320, 8)
-UP = Tree(1, 32, 2)
+DOWN = TreeSpec(4, 320, 8)
+UP = TreeSpec(1, 32, 2)
 LANES = [1, 2, 4, 8, 16, *range(32, 1025, 32)]
 
 
 def tiling(
     rows: int,
     row_elements: int,
-    tree: Tree,
+    tree: TreeSpec,
     *,
     ctas: int | None = None,
     threads: int | None = None,
@@ -113,7 +113,7 @@ def test_up_stages_loads_wider_than_a_chunk() -> None:
         ),
     ],
 )
-def test_options_that_do_not_fit(tree: Tree, options: dict[str, int], option: str, message: str) -> None:
+def test_options_that_do_not_fit(tree: TreeSpec, options: dict[str, int], option: str, message: str) -> None:
     with pytest.raises(TilingError) as caught:
         tiling(320, 324, tree, **options)  # type: ignore[arg-type]
     assert (caught.value.option, str(caught.value)) == (option, message)
@@ -141,7 +141,7 @@ def test_every_row_and_lane_is_played_exactly_once(
     load_bytes: int | None,
     may_stage: bool,
 ) -> None:
-    tree = Tree(segments, lanes, chunk)
+    tree = TreeSpec(segments, lanes, chunk)
     row_elements = segments * chunk * steps
     threads = None if warps is None else 32 * warps
     try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernwright.specs import Tree, default_lanes, legal_lanes
+from kernwright.specs import TreeSpec, default_lanes, legal_lanes
 
 LEGAL = [1, 2, 4, 8, 16, *range(32, 1025, 32)]
-trees = st.builds(Tree, st.integers(1, 16), st.sampled_from(LEGAL), st.integers(1, 16))
+trees = st.builds(TreeSpec, st.integers(1, 16), st.sampled_from(LEGAL), st.integers(1, 16))
 
 
 def test_legal_lanes_are_small_powers_of_two_and_whole_warps() -> None:
@@ -28,14 +28,14 @@ def test_default_lanes_is_the_largest_legal(limit: int) -> None:
 
 
 @given(trees)
-def test_toml_form_round_trips(tree: Tree) -> None:
-    assert Tree.parse(tree.to_list()) == tree
-    assert Tree.parse(tree) is tree
+def test_toml_form_round_trips(tree: TreeSpec) -> None:
+    assert TreeSpec.parse(tree.to_list()) == tree
+    assert TreeSpec.parse(tree) is tree
     assert str(tree) == str(tree.to_list())
 
 
 @given(trees, st.integers(1, 4096))
-def test_a_tree_fits_what_segments_times_chunk_divides(tree: Tree, k: int) -> None:
+def test_a_tree_fits_what_segments_times_chunk_divides(tree: TreeSpec, k: int) -> None:
     cut_evenly = k % tree.segments == 0 and k // tree.segments % tree.chunk == 0
     assert (tree.check(k) is None) == cut_evenly
 
@@ -56,11 +56,11 @@ def test_a_tree_fits_what_segments_times_chunk_divides(tree: Tree, k: int) -> No
 )
 def test_wrong_trees_are_sentences(value: object, message: str) -> None:
     with pytest.raises(ValueError) as caught:
-        Tree.parse(value)
+        TreeSpec.parse(value)
     assert str(caught.value) == message
 
 
 def test_a_tree_that_does_not_fit_says_why() -> None:
-    assert Tree(3, 320, 8).check(10240) == (
+    assert TreeSpec(3, 320, 8).check(10240) == (
         "segments 3 x chunk 8 = 24 doesn't divide the length, 10240; segments x chunk must divide it."
     )

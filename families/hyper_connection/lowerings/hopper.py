@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ....generator.literals import float_literal
-from ....generator.lowering import KernelLaunch, Lowering
+from ....generator.lowering import Lowering
+from ....table import Launch
 from ..schedules.hopper import OneKernel, Prefetched, TwoKernels
 from ..schedules.hopper_layout import EXTRA_WARPS, Staging, staging
 from ..spec import HyperConnectionWorkload
@@ -35,8 +36,8 @@ def _one_kernel(workload: HyperConnectionWorkload, candidate: OneKernel) -> Lowe
     memory = staging(workload, down, up)
     threads = (down.warps + EXTRA_WARPS) * 32
 
-    def launch(*args: str) -> KernelLaunch:
-        return KernelLaunch(
+    def launch(*args: str) -> Launch:
+        return Launch(
             grid=(down.ctas, 1, 1),
             block=(threads, 1, 1),
             args=(*args, *_EXCHANGE),
@@ -78,9 +79,9 @@ def _two_kernels(workload: HyperConnectionWorkload, candidate: TwoKernels) -> Lo
     down, up = candidate.layouts(workload)
     memory = {"down": staging(workload, down, None), "up": staging(workload, None, up)}
 
-    def launch(phase: str, *args: str) -> KernelLaunch:
+    def launch(phase: str, *args: str) -> Launch:
         ctas, warps = (down.ctas, down.warps) if phase == "down" else (up.ctas, up.warps)
-        return KernelLaunch(
+        return Launch(
             grid=(ctas, 1, 1),
             block=((warps + EXTRA_WARPS) * 32, 1, 1),
             args=args,
@@ -143,9 +144,9 @@ def _constants(workload: HyperConnectionWorkload, candidate: Prefetched) -> dict
     }
 
 
-def _combine(workload: HyperConnectionWorkload) -> KernelLaunch:
+def _combine(workload: HyperConnectionWorkload) -> Launch:
     chunks = workload.branches * workload.hidden // 8
-    return KernelLaunch(
+    return Launch(
         grid=(-(-chunks // COMBINE_THREADS), 1, 1),
         block=(COMBINE_THREADS, 1, 1),
         args=(*_COMBINED, "x"),

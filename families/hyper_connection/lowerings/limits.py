@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....generator.lowering import ScheduleError, TreeShape
-from ....specs import Candidate, RowTiling
+from ....specs import CandidateSpec, RowTiling
 from ..spec import MatrixRoute
 
 SUMS_LIMIT = 192
@@ -19,7 +19,7 @@ STATIC_SHARED_LIMIT = 48 * 1024
 """Bytes of static shared memory that a kernel may declare on every architecture."""
 
 
-def check_norm(candidate: Candidate, tree: TreeShape) -> None:
+def check_norm(candidate: CandidateSpec, tree: TreeShape) -> None:
     """Refuse a norm that keeps too much in registers; raises ScheduleError."""
     elements = tree.segments * tree.steps * tree.chunk
     if elements > ELEMENTS_LIMIT:

@@ -11,8 +11,9 @@ from dataclasses import asdict
 from typing import Any
 
 from ....generator.literals import float_literal
-from ....generator.lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
+from ....generator.lowering import Lowering, NotGenerated, ScheduleError, TreeShape
 from ....specs import RowTiling
+from ....table import Launch
 from ..spec import HyperConnectionWorkload, Replicated
 from .gates import check_gates, wide_loads
 from .limits import check_kept, check_norm
@@ -83,12 +84,12 @@ def lower_rows(workload: HyperConnectionWorkload, candidate: Replicated) -> Lowe
         **wide_loads(candidate, tilings["up_mix"], up_tree),
     }
 
-    def branches(*args: str) -> KernelLaunch:
-        return KernelLaunch((workload.branches, most, 1), (norm_threads, 1, 1), (*args, "tokens"))
+    def branches(*args: str) -> Launch:
+        return Launch((workload.branches, most, 1), (norm_threads, 1, 1), (*args, "tokens"))
 
-    def rows(kernel: str, *args: str) -> KernelLaunch:
+    def rows(kernel: str, *args: str) -> Launch:
         tiling = tilings[kernel]
-        return KernelLaunch((tiling.ctas, blocks, 1), (tiling.threads, 1, 1), (*args, "tokens"))
+        return Launch((tiling.ctas, blocks, 1), (tiling.threads, 1, 1), (*args, "tokens"))
 
     state = workload.branches * workload.hidden
     return Lowering(

@@ -12,8 +12,9 @@ from dataclasses import asdict
 from typing import Any
 
 from ....generator.literals import float_literal
-from ....generator.lowering import KernelLaunch, Lowering, NotGenerated, ScheduleError, TreeShape
+from ....generator.lowering import Lowering, NotGenerated, ScheduleError, TreeShape
 from ....specs import RowTiling
+from ....table import Launch
 from ..channel_layout import (
     EXCHANGE_THREADS,
     FIRST_GENERATION,
@@ -106,17 +107,17 @@ def _kernels(
     tilings: dict[str, RowTiling],
     norm_threads: int,
     parts: int,
-) -> dict[str, KernelLaunch]:
-    def branches(*args: str) -> KernelLaunch:
-        return KernelLaunch((workload.branches, 1, 1), (norm_threads, 1, 1), args)
+) -> dict[str, Launch]:
+    def branches(*args: str) -> Launch:
+        return Launch((workload.branches, 1, 1), (norm_threads, 1, 1), args)
 
-    def rows(kernel: str, *args: str, parts: int = 1, resident: bool = False) -> KernelLaunch:
+    def rows(kernel: str, *args: str, parts: int = 1, resident: bool = False) -> Launch:
         tiling = tilings[kernel]
-        return KernelLaunch((tiling.ctas, 1, parts), (tiling.threads, 1, 1), args, resident=resident)
+        return Launch((tiling.ctas, 1, parts), (tiling.threads, 1, 1), args, resident=resident)
 
-    def exchange(words: int, *args: str) -> KernelLaunch:
+    def exchange(words: int, *args: str) -> Launch:
         grid, args = (exchange_ctas(words), 1, 1), ("channels", *args, "rank_base", "timeout_ns")
-        return KernelLaunch(grid, (EXCHANGE_THREADS, 1, 1), args, resident=True)
+        return Launch(grid, (EXCHANGE_THREADS, 1, 1), args, resident=True)
 
     sends = ("channels",) if candidate.fuse_down_gather else ()
     sums = {"down": "segment_sums", "down_first": "segment_sums", "down_final": "final_segment_sums"}

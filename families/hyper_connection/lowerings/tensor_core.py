@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ....generator.literals import float_literal
-from ....generator.lowering import KernelLaunch, Lowering, TreeShape
+from ....generator.lowering import Lowering, TreeShape
+from ....table import Launch
 from ..schedules.tensor_core import PADDING, TILE_ROWS, TensorCore
 from ..spec import HyperConnectionWorkload
 from .limits import check_norm
@@ -71,19 +72,19 @@ def lower_tensor_core(workload: HyperConnectionWorkload, candidate: TensorCore) 
         "tilings": tilings,
     }
 
-    def branches(*args: str) -> KernelLaunch:
-        return KernelLaunch((workload.branches, most, 1), (norm_threads, 1, 1), (*args, "tokens"))
+    def branches(*args: str) -> Launch:
+        return Launch((workload.branches, most, 1), (norm_threads, 1, 1), (*args, "tokens"))
 
-    def down(kernel: str, *args: str) -> KernelLaunch:
-        return KernelLaunch(
+    def down(kernel: str, *args: str) -> Launch:
+        return Launch(
             (tilings[kernel].ctas, candidate.segments, blocks),
             (candidate.warps * 32, 1, 1),
             (*args, "tokens"),
             shared_bytes=candidate.sum_bytes(workload),
         )
 
-    def finish(rows: int, *args: str) -> KernelLaunch:
-        return KernelLaunch((-(-rows // FINISH_THREADS), most, 1), (FINISH_THREADS, 1, 1), (*args, "tokens"))
+    def finish(rows: int, *args: str) -> Launch:
+        return Launch((-(-rows // FINISH_THREADS), most, 1), (FINISH_THREADS, 1, 1), (*args, "tokens"))
 
     state = workload.branches * workload.hidden
     return Lowering(
@@ -97,7 +98,7 @@ def lower_tensor_core(workload: HyperConnectionWorkload, candidate: TensorCore) 
             "down_final": down("down_final", "y", "down_weight", "partials_final"),
             "finish": finish(workload.down_rows, "partials", "lora", "injection_out"),
             "finish_final": finish(workload.low_rank, "partials_final", "lora"),
-            "up_mix": KernelLaunch(
+            "up_mix": Launch(
                 (workload.hidden // TILE_ROWS, blocks, 1),
                 (workload.branches * 32, 1, 1),
                 ("lora", "up_weight", "y", "block_input", "tokens"),

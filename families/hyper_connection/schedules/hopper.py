@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, TypeVar
 
 from ....specs.base import Count, Flag, Model, Size
 from ....specs.errors import Finding, listing
-from ....specs.spec import Candidate, Schedule, Workload
+from ....specs.spec import CandidateSpec, ScheduleValues, WorkloadSpec
 from ....specs.tiling import TilingError
 from ..workload import HyperConnectionWorkload
 from .hopper_layout import (
@@ -76,7 +76,7 @@ class LaunchedUpOptions(UpOptions):
     """Threads of a CTA: warps that compute, and 64."""
 
 
-class Prefetched(Candidate):
+class Prefetched(CandidateSpec):
     """What both routes share."""
 
     pace_cycles: Size = 400
@@ -91,7 +91,7 @@ class Prefetched(Candidate):
     seeded: Flag = True
     """Reciprocal and root from the hardware's approximation and corrections, without branches; else IEEE division."""
 
-    def problems(self, workload: Workload) -> Iterator[Finding]:
+    def problems(self, workload: WorkloadSpec) -> Iterator[Finding]:
         """Find targets without the instructions, workloads that don't fit, and options that don't."""
         assert isinstance(workload, HyperConnectionWorkload)
         older = [arch for arch in self.arch if arch not in ARCHS]
@@ -135,7 +135,7 @@ class OneKernel(Prefetched):
 
     KERNELS: ClassVar[tuple[str, ...]] = ("boundary", "first", "final", "combine")
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ScheduleValues:
         """Give the route and all options; None is the default."""
         return _schedule(self, "down", "up")
 
@@ -185,7 +185,7 @@ class TwoKernels(Prefetched):
         "combine",
     )
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ScheduleValues:
         """Give the route and all options; None is the default."""
         return _schedule(self, "down", "up_mix")
 
@@ -246,8 +246,8 @@ def _shared_problems(memory: Staging, key: tuple[str, ...]) -> Iterator[Finding]
         yield Finding(key, problem)
 
 
-def _schedule(candidate: Prefetched, *tables: str) -> Schedule:
-    elsewhere = {*Candidate.model_fields, *tables} - {"route"}
+def _schedule(candidate: Prefetched, *tables: str) -> ScheduleValues:
+    elsewhere = {*CandidateSpec.model_fields, *tables} - {"route"}
     flat = {name: getattr(candidate, name) for name in type(candidate).model_fields if name not in elsewhere}
     return {
         "route": candidate.route,

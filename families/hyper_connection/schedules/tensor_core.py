@@ -12,9 +12,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ....specs.base import Count, Tolerance
+from ....specs.base import Count, ToleranceSpec
 from ....specs.errors import Finding, listing
-from ....specs.spec import Candidate, Schedule, Workload
+from ....specs.spec import CandidateSpec, ScheduleValues, WorkloadSpec
 from ..workload import HyperConnectionWorkload
 
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120")
@@ -35,13 +35,13 @@ PADDING = 4
 """Floats behind the rows of a token in shared memory: a warp then stores to 32 different banks."""
 
 
-class TensorCore(Candidate):
+class TensorCore(CandidateSpec):
     """Down and up projection on tensor cores, weights in registers; combine and norm are those of `replicated`."""
 
     route: Literal["tensor_core"]
     contract: Literal["exact", "tolerance"] = "tolerance"
     """Always "tolerance"."""
-    tolerance: Tolerance | None = None
+    tolerance: ToleranceSpec | None = None
     """Against FP64 with the contract's rounding points, of every tensor that is stored; to be stated."""
     segments: Count = 8
     """CTAs that share the columns of a down row. It decides the order of the sum: keep it the same for all tokens."""
@@ -54,7 +54,7 @@ class TensorCore(Candidate):
 
     KERNELS = ("combine_norm", "norm", "combine", "down", "down_final", "finish", "finish_final", "up_mix")
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ScheduleValues:
         """Give the route, its options, and the bounds: a text is proven under the bounds that it states."""
         bounds = {} if self.tolerance is None else self.tolerance.model_dump(exclude_none=True)
         return {
@@ -86,7 +86,7 @@ class TensorCore(Candidate):
         """Shared memory in which the branches of up leave their gates."""
         return workload.branches * self.tokens_at_once(workload) * (TILE_ROWS + PADDING) * 4
 
-    def problems(self, workload: Workload) -> Iterator[Finding]:
+    def problems(self, workload: WorkloadSpec) -> Iterator[Finding]:
         """Find a shape that tiles don't divide, and options that need more than a CTA has."""
         assert isinstance(workload, HyperConnectionWorkload)
         for name, size, unit in (

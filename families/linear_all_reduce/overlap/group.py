@@ -18,9 +18,9 @@ from ....runtime.unpooled import unpooled
 from .gemm import DequantisedGemm, Gemm, ScaledGemm, TorchGemm, leaving_free
 from .lanes import IN_ORDER, CudaLanes
 from .pipeline import run
-from .quantise import Nonfinite, quantise_rows
+from .quantise import NonfinitePolicy, quantise_rows
 from .reductions import CopyReduction, GroupReduction, KernelReduction
-from .rows import Schedule, Slice
+from .rows import Slice, SliceSchedule
 from .scratch import MOST_EVENTS, Pool, Scratch
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ Reduced = GroupReduction | KernelReduction | CopyReduction
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class GroupDecision:
     """How calls of so many rows are carried out."""
 
-    schedule: Schedule
+    schedule: SliceSchedule
     kernels: Kernels | None = None
     """Of the candidate, loaded; None where torch does everything."""
     channel: Channel | None = None
@@ -46,9 +46,9 @@ class Decision:
         return self.schedule.plain
 
 
-PLAIN = Decision(Schedule("serial"))
+PLAIN = GroupDecision(SliceSchedule("serial"))
 
-Decide = Callable[[torch.Tensor, torch.Tensor], Decision]
+Decide = Callable[[torch.Tensor, torch.Tensor], GroupDecision]
 """Decides by x [M, K] and the weight [N, K]."""
 
 
@@ -67,7 +67,7 @@ class LayerGroup:
         decide: Decide,
         all_reduce: Callable[[torch.Tensor], None],
         quantisation: str = "none",
-        nonfinite: Nonfinite = "nan",
+        nonfinite: NonfinitePolicy = "nan",
     ) -> None:
         """Bind.
 
@@ -127,7 +127,7 @@ class LayerGroup:
             self._pipeline(decision, gemm, result)
         return result
 
-    def _pipeline(self, decision: Decision, gemm: Gemm, result: torch.Tensor) -> None:
+    def _pipeline(self, decision: GroupDecision, gemm: Gemm, result: torch.Tensor) -> None:
         schedule = decision.schedule
         slices = schedule.slices(result.shape[0], result.shape[1] * result.element_size())
         lanes, reduction = self._reduction(decision, slices, result)
@@ -139,7 +139,7 @@ class LayerGroup:
         run(slices, lanes, multiply, reduction, schedule.additions)
 
     def _reduction(
-        self, decision: Decision, slices: tuple[Slice, ...], result: torch.Tensor
+        self, decision: GroupDecision, slices: tuple[Slice, ...], result: torch.Tensor
     ) -> tuple[Any, Reduced]:
         schedule, channel = decision.schedule, decision.channel
         key = _key(result.device)
@@ -274,7 +274,9 @@ def _facts(tensor: torch.Tensor | None) -> tuple[object, ...]:
     return (None,) if tensor is None else (tensor.shape, tensor.dtype, tensor.device)
 
 
-def _scratch_bytes(schedule: Schedule, slices: tuple[Slice, ...], result: torch.Tensor, ranks: int) -> int:
+def _scratch_bytes(
+    schedule: SliceSchedule, slices: tuple[Slice, ...], result: torch.Tensor, ranks: int
+) -> int:
     """Memory of this rank alone that a call needs beside its tensors."""
     if schedule.transport == "group":
         return result.nbytes

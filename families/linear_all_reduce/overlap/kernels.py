@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ....runtime.current import current_stream
 from ....runtime.launch import LaunchSequence, Module
-from ....runtime.table import Candidate
+from ....table import Candidate
 
 DEVICE_TO_DEVICE = 3  # cudaMemcpyDeviceToDevice; also where the devices are two
 

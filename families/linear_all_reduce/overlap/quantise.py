@@ -6,14 +6,14 @@ from typing import Literal
 
 import torch
 
-Nonfinite = Literal["nan", "clean"]
+NonfinitePolicy = Literal["nan", "clean"]
 
 LARGEST = 448.0
 LEAST_SCALE = 1 / (448 * 512)
 NAN_CODE = 0x7F
 
 
-def quantise_rows(x: torch.Tensor, nonfinite: Nonfinite = "nan") -> tuple[torch.Tensor, torch.Tensor]:
+def quantise_rows(x: torch.Tensor, nonfinite: NonfinitePolicy = "nan") -> tuple[torch.Tensor, torch.Tensor]:
     """Codes (float8_e4m3fn [M, K]) and scales (float32 [M, 1]) of x [M, K].
 
     Args:

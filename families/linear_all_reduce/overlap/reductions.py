@@ -14,7 +14,7 @@ from .rows import WORD, Slice, parts_of, words_of
 if TYPE_CHECKING:
     import torch
 
-Launch = Callable[..., None]
+RankLaunch = Callable[..., None]
 """Launches a kernel on the current stream, given its arguments by name."""
 Copy = Callable[[int, int, int], None]
 """Copies so many bytes to one address from another, on the current stream."""
@@ -88,7 +88,7 @@ class ChannelPartials:
 class KernelReduction(ChannelPartials):
     """Our all-reduce in two stages; CTAs of all ranks wait for each other."""
 
-    def __init__(self, peers: Peers, partials_at: int, result: torch.Tensor, launch: Launch) -> None:
+    def __init__(self, peers: Peers, partials_at: int, result: torch.Tensor, launch: RankLaunch) -> None:
         """Take what `ChannelPartials` does, and what launches the kernel `reduce`."""
         super().__init__(peers, partials_at, result)
         self._launch = launch
@@ -118,7 +118,7 @@ class CopyReduction(ChannelPartials):
         result: torch.Tensor,
         stages: int,
         fetched: torch.Tensor,
-        launch: Launch,
+        launch: RankLaunch,
         copy: Copy,
     ) -> None:
         """Take what `ChannelPartials` does, and the means.

@@ -38,7 +38,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class SliceSchedule:
     """How a call of enough rows is carried out."""
 
     route: str
@@ -60,7 +60,7 @@ class Schedule:
     """Rows of partial sums that a channel holds."""
 
     @classmethod
-    def of(cls, route: str, options: Mapping[str, Any]) -> Schedule:
+    def of(cls, route: str, options: Mapping[str, Any]) -> SliceSchedule:
         """The schedule of a candidate: its route and options as the dispatch table has them."""
         names = ("align", "min_m", "free_sms", "stages", "partials_at", "channel_rows")
         stated = {name: int(options[name]) for name in names if name in options}

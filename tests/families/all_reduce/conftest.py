@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernwright.emulator import Buffer, Launch, Object, compile_text
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Object, compile_text
 from kernwright.evidence.oracle import storage
 from kernwright.families.all_reduce.oracle import all_reduce, all_reduce_sum2
 from kernwright.families.all_reduce.spec import AllReduceSpec, ChannelLayout
@@ -60,8 +60,8 @@ class Group:
     devices: tuple[int, ...] = ()
     """The emulator's rank of each rank of the group; default the same."""
     seed: int = 1
-    launches: list[Launch] = field(default_factory=list)
-    expected: dict[Buffer, Any] = field(default_factory=dict)
+    launches: list[EmulatedLaunch] = field(default_factory=list)
+    expected: dict[DeviceBuffer, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.spec, workloads = miniature()
@@ -69,7 +69,7 @@ class Group:
         self.layout = ChannelLayout.of(self.entry.workload)
         self.devices = self.devices or tuple(range(self.ranks))
         self.rng = np.random.default_rng(self.seed)
-        self.channels = [Buffer.inout("channel", self.memory(), rank=device) for device in self.devices]
+        self.channels = [DeviceBuffer.inout("channel", self.memory(), rank=device) for device in self.devices]
 
     def memory(self) -> Any:
         """A channel after the call of `epoch`: all zeros if there was none."""
@@ -103,8 +103,8 @@ class Group:
         )
         return to_bits(spread, self.dtype)
 
-    def buffer(self, make: Any, name: str, bits: Any, device: int) -> Buffer:
-        return Buffer(name, bits, make, device, (), self.dtype)
+    def buffer(self, make: Any, name: str, bits: Any, device: int) -> DeviceBuffer:
+        return DeviceBuffer(name, bits, make, device, (), self.dtype)
 
     def call(
         self,
@@ -121,7 +121,7 @@ class Group:
         timeout_s: int = 30,
         stream: int = 0,
         answer: Any = None,
-    ) -> list[Buffer]:
+    ) -> list[DeviceBuffer]:
         """One all-reduce on all ranks but `skip`; gives the outputs.
 
         Args:
@@ -180,21 +180,27 @@ class Group:
             args: Any = tuple(arguments[argument] for argument in launch.args)
             symbol = lowered.symbols[operation]
             self.launches.append(
-                Launch(kernel, symbol, grid, launch.block, args, rank=self.devices[rank], stream=stream)
+                EmulatedLaunch(
+                    kernel, symbol, grid, launch.block, args, rank=self.devices[rank], stream=stream
+                )
             )
         return outputs
 
-    def _produce(self, rank: int, result: Buffer, slot: int) -> None:
+    def _produce(self, rank: int, result: DeviceBuffer, slot: int) -> None:
         kernel = compile_text((HERE / "kernels" / "producer.cu").read_text(), "producer.cu")
         at = self.layout.inputs + slot * self.layout.capacity
         args = (self.channels[rank], result, np.uint64(at), np.uint32(result.array.nbytes // 2))
-        self.launches.append(Launch(kernel, "produce", (1, 1, 1), (32, 1, 1), args, rank=self.devices[rank]))
+        self.launches.append(
+            EmulatedLaunch(kernel, "produce", (1, 1, 1), (32, 1, 1), args, rank=self.devices[rank])
+        )
 
     def delay(self, rank: int, seconds: int, stream: int = 0) -> None:
         """Let a rank come late to whatever follows."""
         kernel = compile_text((HERE / "kernels" / "delay.cu").read_text(), "delay.cu")
         once, one = (1, 1, 1), (np.uint32(seconds),)
-        self.launches.append(Launch(kernel, "delay", once, once, one, rank=self.devices[rank], stream=stream))
+        self.launches.append(
+            EmulatedLaunch(kernel, "delay", once, once, one, rank=self.devices[rank], stream=stream)
+        )
 
     def record(self, arrays: Any, rank: int) -> list[int]:
         """The error record of a rank after a run: failures, rank, peer, waited for, expected, seen, CTA."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from kernwright.emulator import Schedule, find_races, fuzz
+from kernwright.emulator import Interleaving, find_races, fuzz
 
 CANDIDATES = ("tagged", "narrow", "one", "two")
 OPERATIONS = ("symmetric", "staged", "sum2")
@@ -28,7 +28,7 @@ def found_by_fuzz(made, seeds=SEEDS) -> bool:
 
 def found(made) -> bool:
     """By fuzzing, else by ThreadSanitizer."""
-    return found_by_fuzz(made) or bool(find_races(made.launches, Schedule(1, "random")))
+    return found_by_fuzz(made) or bool(find_races(made.launches, Interleaving(1, "random")))
 
 
 def without_barriers(text: str, operation: str, name: str) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from kernwright.emulator import Schedule, find_races, run, schedules
+from kernwright.emulator import Interleaving, find_races, run, schedules
 
 CANDIDATES = ("tagged", "narrow", "one", "two", "two_narrow")
 OPERATIONS = ("symmetric", "staged", "sum2")
@@ -128,7 +128,7 @@ def test_a_failure_races_with_nothing(group, name):
     made.call(name, "staged", 101)
     made.call(name, "staged", 101, skip=[1])
     made.call(name, "symmetric", 101, skip=[1])
-    assert find_races(made.launches, Schedule(3, "random")) == ()
+    assert find_races(made.launches, Interleaving(3, "random")) == ()
 
 
 @pytest.mark.parametrize("name", CANDIDATES)
@@ -152,7 +152,7 @@ def test_calls_one_after_the_other_leave_no_ticket(group, name):
     made = group("float16", 2)
     for operation in OPERATIONS:
         made.call(name, operation, NUMEL)
-    outcome = run(made.launches, Schedule(seed=3, policy="random"))
+    outcome = run(made.launches, Interleaving(seed=3, policy="random"))
     for rank in (0, 1):
         words = outcome.arrays[made.channels[rank]].view(np.uint32)
         assert not words[made.layout.tickets // 4 : made.layout.record // 4].any()

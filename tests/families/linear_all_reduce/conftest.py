@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernwright.emulator import Buffer, Launch, Object, compile_text
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Object, compile_text
 from kernwright.evidence.oracle import storage
 from kernwright.families.all_reduce.oracle import all_reduce
 from kernwright.families.linear_all_reduce.lowering import LinearLayout
@@ -55,17 +55,21 @@ class Ranks:
     edits: tuple[Edit, ...] = ()
     """Changes to every text; each must fit somewhere."""
     seed: int = 1
-    launches: list[Launch] = field(default_factory=list)
-    expected: dict[Buffer, Any] = field(default_factory=dict)
+    launches: list[EmulatedLaunch] = field(default_factory=list)
+    expected: dict[DeviceBuffer, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.entry = miniature()[self.dtype, self.ranks, 16]
         self.layout = LinearLayout.of(self.entry.workload)
         self.rng = np.random.default_rng(self.seed)
         size = self.layout.size
-        self.channels = [Buffer.inout("channel", np.zeros(size, np.uint8), rank=r) for r in range(self.ranks)]
+        self.channels = [
+            DeviceBuffer.inout("channel", np.zeros(size, np.uint8), rank=r) for r in range(self.ranks)
+        ]
         slots = np.zeros(self.ranks * size, np.uint8)
-        self.fetched = [[Buffer.inout("fetched", slots, rank=r) for _ in range(2)] for r in range(self.ranks)]
+        self.fetched = [
+            [DeviceBuffer.inout("fetched", slots, rank=r) for _ in range(2)] for r in range(self.ranks)
+        ]
         """For the two slices that take turns."""
 
     def candidate(self, name: str) -> GeneratedCandidate:
@@ -85,14 +89,14 @@ class Ranks:
 
     def call(
         self, name: str, slices: list[int], given: Any = None, *, skip: tuple[int, ...] = ()
-    ) -> list[Buffer]:
+    ) -> list[DeviceBuffer]:
         """One call of slices of so many elements on all ranks but `skip`; gives the ranks' results."""
         total = sum(slices)
         partials = self.values(total) if given is None else given
         answer = all_reduce(list(partials), self.dtype)
         number = len(self.launches)
         results = [
-            Buffer(f"result{number}", np.zeros(total, np.uint16), "out", rank, (), self.dtype)
+            DeviceBuffer(f"result{number}", np.zeros(total, np.uint16), "out", rank, (), self.dtype)
             for rank in range(self.ranks)
         ]
         for rank in range(self.ranks):
@@ -128,7 +132,7 @@ class OneLane:
 class Rank:
     """One rank's launches, as the runtime's own reductions ask for them; memory is known by addresses."""
 
-    def __init__(self, group: Ranks, name: str, rank: int, result: Buffer) -> None:
+    def __init__(self, group: Ranks, name: str, rank: int, result: DeviceBuffer) -> None:
         self.group, self.rank = group, rank
         self.made = group.candidate(name)
         self.kernel = group.kernel(name)
@@ -162,23 +166,23 @@ class Rank:
 
     def produce(self, bits: Any, at: int) -> None:
         """The GEMM of a slice."""
-        source = Buffer("partial", bits, "in", self.rank, (), self.group.dtype)
+        source = DeviceBuffer("partial", bits, "in", self.rank, (), self.group.dtype)
         self.helper(source, 0, self.group.channels[self.rank], self.group.layout.partials + at, bits.nbytes)
 
     def copy(self, target: int, source: int, size: int) -> None:
         """What a copy engine does."""
         self.helper(*self.place(source), *self.place(target), size)
 
-    def place(self, address: int) -> tuple[Buffer, int]:
+    def place(self, address: int) -> tuple[DeviceBuffer, int]:
         """The buffer that an address lies in, and where."""
         begin, buffer = max(place for place in self.places if place[0] <= address)
         assert address - begin < buffer.array.nbytes
         return buffer, address - begin
 
-    def helper(self, source: Buffer, from_: int, target: Buffer, to: int, size: int) -> None:
+    def helper(self, source: DeviceBuffer, from_: int, target: DeviceBuffer, to: int, size: int) -> None:
         args = (source, np.uint64(from_), target, np.uint64(to), np.uint32(size // 2))
         one = (1, 1, 1)
-        self.group.launches.append(Launch(helper("copy"), "copy", one, one, args, rank=self.rank))
+        self.group.launches.append(EmulatedLaunch(helper("copy"), "copy", one, one, args, rank=self.rank))
 
     def launch(self, kernel: str, **given: int) -> None:
         geometry = self.made.lowering.kernels[kernel]
@@ -193,7 +197,7 @@ class Rank:
         args = tuple(arguments[name] for name in geometry.args)
         symbol = self.made.symbols[kernel]
         self.group.launches.append(
-            Launch(self.kernel, symbol, geometry.grid, geometry.block, args, rank=self.rank)
+            EmulatedLaunch(self.kernel, symbol, geometry.grid, geometry.block, args, rank=self.rank)
         )
 
 

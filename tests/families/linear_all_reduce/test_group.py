@@ -13,19 +13,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 from kernwright.families.linear_all_reduce.overlap import kernels as kernels_module
-from kernwright.families.linear_all_reduce.overlap.group import Decision, LayerGroup
+from kernwright.families.linear_all_reduce.overlap.group import GroupDecision, LayerGroup
 from kernwright.families.linear_all_reduce.overlap.kernels import Kernels
-from kernwright.families.linear_all_reduce.overlap.rows import Schedule
-from kernwright.runtime.table import Candidate, Kernel
+from kernwright.families.linear_all_reduce.overlap.rows import SliceSchedule
+from kernwright.table import Candidate, Kernel
 
 AT = 256
 """Where partial sums begin in the channel."""
 SCHEDULES = {
-    "whole": Schedule("serial_sm", partials_at=AT),
-    "few": Schedule("sliced_sm", (2, 1, 1), partials_at=AT),
-    "one": Schedule("sliced_copy_engine", (1, 1, 1), stages=1, partials_at=AT),
-    "two": Schedule("sliced_copy_engine", (4, 4, 1), align=4, stages=2, partials_at=AT),
-    "between": Schedule("sliced_copy_engine", (1, 1), stages=2, additions="main", partials_at=AT),
+    "whole": SliceSchedule("serial_sm", partials_at=AT),
+    "few": SliceSchedule("sliced_sm", (2, 1, 1), partials_at=AT),
+    "one": SliceSchedule("sliced_copy_engine", (1, 1, 1), stages=1, partials_at=AT),
+    "two": SliceSchedule("sliced_copy_engine", (4, 4, 1), align=4, stages=2, partials_at=AT),
+    "between": SliceSchedule("sliced_copy_engine", (1, 1), stages=2, additions="main", partials_at=AT),
 }
 
 
@@ -95,7 +95,7 @@ def ranks():
                 follow=lambda _: None,
             )
             comm = SimpleNamespace(rank=rank, world_size=2, device=torch.device("cpu"), group=None)
-            decision = Decision(schedule, thread, channel)
+            decision = GroupDecision(schedule, thread, channel)
             made.append((LayerGroup(comm, lambda *_, d=decision: d, lambda _: None), thread))
         return made
 

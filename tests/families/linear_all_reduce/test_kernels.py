@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernwright.emulator import Schedule, check, find_races, fuzz, run, schedules
+from kernwright.emulator import Interleaving, check, find_races, fuzz, run, schedules
 
 NAMES = ("whole", "few", "one", "two", "between")
 TEXTS = ("few", "one", "two")
@@ -75,7 +75,7 @@ def found(made, seeds=40) -> bool:
     """By fuzzing, else by ThreadSanitizer."""
     if fuzz(made.launches, made.expected, seeds).problems:
         return True
-    return bool(find_races(made.launches, Schedule(1, "random")))
+    return bool(find_races(made.launches, Interleaving(1, "random")))
 
 
 def without(made, kernel: str, nth: int):

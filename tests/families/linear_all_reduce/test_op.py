@@ -11,11 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 from kernwright.families.linear_all_reduce.op import traceable
-from kernwright.families.linear_all_reduce.overlap.rows import Schedule
+from kernwright.families.linear_all_reduce.overlap.rows import SliceSchedule
 from kernwright.runtime.traced import graph_name
 
 WORKER = Path(__file__).parent / "worker.py"
-SCHEDULE = str(Schedule("sliced_nccl", (1, 1), min_m=16))
+SCHEDULE = str(SliceSchedule("sliced_nccl", (1, 1), min_m=16))
 
 
 def ran(folder, backend):
@@ -132,7 +132,7 @@ def test_what_a_graph_cannot_hold_is_a_sentence():
     with pytest.raises(
         ValueError, match=r"force is .*, and a graph holds no schedule; force a candidate by its name"
     ):
-        traceable(Schedule("sliced_nccl", (1, 1)))
+        traceable(SliceSchedule("sliced_nccl", (1, 1)))
     assert graph_name(SimpleNamespace(torch_name="comm0")) == "comm0"
     assert (traceable("sm_8"), traceable(None)) == ("sm_8", None)
 

@@ -15,7 +15,7 @@ from kernwright.runtime.communicator import LAYOUT_VERSION
 from kernwright.runtime.communicator.channel import Channel, channel_plans
 from kernwright.runtime.device import Device, current
 from kernwright.runtime.loader import load
-from kernwright.runtime.table import Build
+from kernwright.table import Build
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
@@ -135,7 +135,7 @@ def _warm(streams, weights, name):
     import torch
     from cupy_backends.cuda.api import driver
     from kernwright.families.linear_all_reduce.overlap.gemm import TorchGemm, leaving_free
-    from kernwright.families.linear_all_reduce.overlap.rows import Schedule
+    from kernwright.families.linear_all_reduce.overlap.rows import SliceSchedule
 
     device = current(torch.device("cuda"))
     schedules = []
@@ -143,7 +143,7 @@ def _warm(streams, weights, name):
         for candidate in work.candidates:
             if work.spec != SPEC or work.fields["k"] != K or candidate.name != name:
                 continue
-            schedules.append(Schedule.of(candidate.route, candidate.options))
+            schedules.append(SliceSchedule.of(candidate.route, candidate.options))
             for arch, build in candidate.builds.items():
                 module = load(TABLE.root, build, arch, device)
                 for kernel in candidate.kernels.values():

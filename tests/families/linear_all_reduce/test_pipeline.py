@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernwright.families.linear_all_reduce.overlap.pipeline import run
-from kernwright.families.linear_all_reduce.overlap.rows import Schedule, parts_of
+from kernwright.families.linear_all_reduce.overlap.rows import SliceSchedule, parts_of
 
 from .recorder import RecordedLanes
 
@@ -46,7 +46,7 @@ class Recording:
         self.lanes.add("close", self.call, None)
 
 
-def played(schedule: Schedule, rows: list[int], seed: int | None, **options):
+def played(schedule: SliceSchedule, rows: list[int], seed: int | None, **options):
     """What happens when calls of so many rows follow each other, each with somebody who reads its result."""
     lanes = RecordedLanes(overlapped=schedule.overlapped, **options)
     for call, m in enumerate(rows):
@@ -61,7 +61,7 @@ STEPS = ("multiply", "begin", "add", "end")
 """Of a slice, one after the other."""
 
 
-def faults(schedule: Schedule, rows: list[int], work) -> list[str]:
+def faults(schedule: SliceSchedule, rows: list[int], work) -> list[str]:
     """What must not happen, and did."""
     found = []
     of = {w.what: w for w in work}
@@ -91,7 +91,7 @@ def faults(schedule: Schedule, rows: list[int], work) -> list[str]:
 
 
 schedules = st.builds(
-    Schedule,
+    SliceSchedule,
     st.sampled_from(["sliced_nccl", "sliced_sm", "sliced_copy_engine", "serial_sm"]),
     weights=st.lists(st.integers(1, 9), min_size=1, max_size=12).map(tuple),
     align=st.sampled_from([1, 2, 16, 128]),
@@ -108,22 +108,22 @@ def test_the_order_of_events(schedule, rows, seed):
 @pytest.mark.parametrize("additions", ["main", "side"])
 @pytest.mark.parametrize("deaf", ["main", "side"])
 def test_a_stream_that_does_not_wait_is_found(deaf, additions):
-    schedule = Schedule("sliced_copy_engine", (1, 1, 1), additions=additions)
+    schedule = SliceSchedule("sliced_copy_engine", (1, 1, 1), additions=additions)
     runs = [faults(schedule, [9, 9], played(schedule, [9, 9], seed, deaf=deaf)) for seed in range(20)]
     assert any(runs)
 
 
 def test_slices_do_overlap():
     """While a slice is reduced, the next is being multiplied: else all of this would be for nothing."""
-    schedule = Schedule("sliced_copy_engine", (1, 1, 1, 1))
+    schedule = SliceSchedule("sliced_copy_engine", (1, 1, 1, 1))
     work = {w.what: w for w in played(schedule, [8], None)}
     first, *_ = slices = schedule.slices(8, ROW_BYTES)
     assert work["end", 0, first].began < work["multiply", 0, slices[-1]].ended
     between = {w.what: w for w in played(replace(schedule, additions="main"), [8], None)}
     assert between["begin", 0, first].began < between["multiply", 0, slices[1]].ended
     assert between["add", 0, first].began >= between["multiply", 0, slices[1]].ended
-    serial = {w.what: w for w in played(Schedule("serial_sm"), [8], None)}
-    (whole,) = Schedule("serial_sm").slices(8, ROW_BYTES)
+    serial = {w.what: w for w in played(SliceSchedule("serial_sm"), [8], None)}
+    (whole,) = SliceSchedule("serial_sm").slices(8, ROW_BYTES)
     assert serial["begin", 0, whole].began == serial["multiply", 0, whole].ended
 
 
@@ -137,7 +137,7 @@ def test_the_side_is_joined_when_a_gemm_fails():
         recording.multiply(part)
 
     with pytest.raises(RuntimeError, match="out of memory"):
-        run(Schedule("sliced_nccl", (1, 1)).slices(8, ROW_BYTES), lanes, multiply, recording)
+        run(SliceSchedule("sliced_nccl", (1, 1)).slices(8, ROW_BYTES), lanes, multiply, recording)
     lanes.add("next", 1, None)
     work = {w.what[0]: w for w in lanes.play(iter([1.0, 50.0, 1.0, 1.0, 1.0]))}
     assert work["next"].began >= work["end"].ended == 53.0
@@ -149,7 +149,7 @@ def test_the_side_is_joined_when_a_gemm_fails():
 @settings(max_examples=500, deadline=None)
 @given(st.integers(1, 64), st.integers(1, 5000))
 def test_equal_slices_are_the_floors(count, m):
-    slices = Schedule("sliced_nccl", (1,) * count).slices(m, ROW_BYTES)
+    slices = SliceSchedule("sliced_nccl", (1,) * count).slices(m, ROW_BYTES)
     edges = [i * m // count for i in range(count + 1)]
     wanted = [(a, b) for a, b in pairwise(edges) if b > a]
     assert [(part.begin, part.end) for part in slices] == wanted
@@ -171,7 +171,7 @@ def test_slices_cover_all_rows_and_lie_apart(schedule, m, row_bytes):
 
 def test_uneven_slices_on_whole_waves():
     """Five waves of 132 tiles of 128 x 256 are 33 * 128 rows at N = 5120; the last slice takes what is left."""
-    schedule = Schedule("sliced_copy_engine", (5, 5, 2), align=128)
+    schedule = SliceSchedule("sliced_copy_engine", (5, 5, 2), align=128)
     assert [(p.begin, p.end) for p in schedule.slices(8192, 10240)] == [(0, 3328), (3328, 6784), (6784, 8192)]
     assert [(p.begin, p.end) for p in schedule.slices(100, 10240)] == [(0, 100)]
 

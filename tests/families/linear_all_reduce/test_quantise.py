@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernwright.compiler import compile_source
-from kernwright.emulator import Buffer, Launch, check, compile_text
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, check, compile_text
 from kernwright.evidence.oracle import storage
 from kernwright.families.linear_all_reduce.oracle import E4M3, from_e4m3, quantise_rows, to_e4m3
 from kernwright.generator import ScheduleError
@@ -49,14 +49,14 @@ def quantisers(generate, tmp_path_factory):
 
 def launch_of(made, bits, ctas=None, edit=("", "")):
     rows, k = bits.shape
-    codes = Buffer.output("codes", (rows, k), "uint8")
-    scales = Buffer.output("scales", (rows,), "float32")
-    x = Buffer.input("x", bits)
+    codes = DeviceBuffer.output("codes", (rows, k), "uint8")
+    scales = DeviceBuffer.output("scales", (rows,), "float32")
+    x = DeviceBuffer.input("x", bits)
     geometry = made.lowering.kernels["quantise"]
     kernel = compile_text(made.sources[0].text.replace(*edit), "quantise.cu")
     args = (x, codes, scales, np.uint32(rows))
     grid = geometry.grid if ctas is None else (ctas, 1, 1)
-    return Launch(kernel, made.symbols["quantise"], grid, geometry.block, args), codes, scales
+    return EmulatedLaunch(kernel, made.symbols["quantise"], grid, geometry.block, args), codes, scales
 
 
 def problems(made, bits, dtype, nonfinite="nan", **options):

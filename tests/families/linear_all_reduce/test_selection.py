@@ -9,11 +9,12 @@ import torch
 from kernwright.families.linear_all_reduce import decisions as decisions
 from kernwright.families.linear_all_reduce import op as op_module
 from kernwright.families.linear_all_reduce.op import Op, Terms
-from kernwright.families.linear_all_reduce.overlap.rows import Schedule
+from kernwright.families.linear_all_reduce.overlap.rows import SliceSchedule
 from kernwright.generated.dispatch import TABLE
-from kernwright.runtime import DeviceKind, NotExact, Record, Unsupported, bind
+from kernwright.runtime import NotExact, Unsupported, bind
 from kernwright.runtime.communicator.channel import channel_plans
 from kernwright.runtime.device import Device
+from kernwright.table import DeviceKind, RecordLine
 
 H200 = Device("sm_90", 132, "NVIDIA H200", 0)
 KIND = DeviceKind("sm_90", 132, "NVIDIA H200")
@@ -49,7 +50,7 @@ def comm(monkeypatch):
 
 def record(work, name, verdict="admitted", gain=0.1, kind=KIND):
     candidate = next(c for c in work.candidates if c.name == name)
-    return Record(name, kind, candidate.builds["sm_90"].sha256, True, verdict, gain, "a record")
+    return RecordLine(name, kind, candidate.builds["sm_90"].sha256, True, verdict, gain, "a record")
 
 
 def dispatch(**admitted):
@@ -130,10 +131,10 @@ def test_a_decision_holds_the_schedule_of_the_table(comm, monkeypatch):
     decide(*tensors(4096))
     decide(*tensors(8192))
     decide(*tensors(8192))
-    schedules = [Schedule.of(choice.candidate.route, choice.candidate.options) for choice in made]
-    assert schedules[0] == Schedule("sliced_nccl", (1, 1, 1, 1), min_m=2048)
+    schedules = [SliceSchedule.of(choice.candidate.route, choice.candidate.options) for choice in made]
+    assert schedules[0] == SliceSchedule("sliced_nccl", (1, 1, 1, 1), min_m=2048)
     layout = made[1].workload.channel
-    assert schedules[1] == Schedule(
+    assert schedules[1] == SliceSchedule(
         "sliced_copy_engine", (4, 4, 3, 1), align=128, min_m=2048, stages=2,
         partials_at=layout["partials"], channel_rows=16384,
     )  # fmt: skip

@@ -17,7 +17,7 @@ from kernwright.families.linear_all_reduce.spec import (
     SlicedSm,
 )
 from kernwright.generator import plan_generation
-from kernwright.specs import Candidate, SpecError, find_workspace, load_spec, schema_files
+from kernwright.specs import CandidateSpec, SpecError, find_workspace, load_spec, schema_files
 
 GOOD = """\
 family = "linear_all_reduce"
@@ -206,6 +206,6 @@ def test_the_document_names_every_key_and_option():
     text = document.read_text(encoding="utf-8")
     names = {field.alias or name for name, field in LinearAllReduceWorkload.model_fields.items()}
     for route in (Serial, SerialSm, SlicedNccl, SlicedSm, SlicedCopyEngine):
-        names |= set(route.model_fields) - set(Candidate.model_fields)
+        names |= set(route.model_fields) - set(CandidateSpec.model_fields)
         assert f"`{route.model_fields['route'].annotation.__args__[0]}`" in text
     assert {name for name in names if f"`{name}`" not in text} == set()

@@ -14,16 +14,16 @@ from kernwright.families.linear_all_reduce.oracle import from_e4m3
 from kernwright.families.linear_all_reduce.oracle import quantise_rows as oracle_rows
 from kernwright.families.linear_all_reduce.overlap.operator import _groups, group_of
 from kernwright.families.linear_all_reduce.overlap.quantise import quantise_rows
-from kernwright.families.linear_all_reduce.overlap.rows import Schedule
+from kernwright.families.linear_all_reduce.overlap.rows import SliceSchedule
 from kernwright.generated.dispatch import DISPATCH, linear_all_reduce
 
 RANKS = 2
 PLAIN = None
 SLICED = {
-    "four": Schedule("sliced_nccl", (1, 1, 1, 1)),
-    "uneven": Schedule("sliced_nccl", (5, 2, 1), align=4),
-    "many": Schedule("sliced_nccl", (1,) * 64),
-    "late": Schedule("sliced_nccl", (1, 1), min_m=16),
+    "four": SliceSchedule("sliced_nccl", (1, 1, 1, 1)),
+    "uneven": SliceSchedule("sliced_nccl", (5, 2, 1), align=4),
+    "many": SliceSchedule("sliced_nccl", (1,) * 64),
+    "late": SliceSchedule("sliced_nccl", (1, 1), min_m=16),
 }
 
 

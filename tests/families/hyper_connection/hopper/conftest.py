@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernwright.emulator import Buffer, Launch, Object, compile_text
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Object, compile_text
 from kernwright.families.hyper_connection.inputs import tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary
-from kernwright.families.hyper_connection.oracle_shape import Shape
+from kernwright.families.hyper_connection.oracle_shape import OracleShape
 from kernwright.generator.environment import make_environment
 from kernwright.generator.sources import GeneratedWorkload, generate_workloads
 from kernwright.specs import families, find_workspace, load_spec
@@ -57,15 +57,15 @@ class Chain:
     """Of the call before the first one, with the tags that it left."""
     programmatic: bool = True
     timeout_s: int = 30
-    launches: list[Launch] = field(default_factory=list)
-    expected: dict[Buffer, Any] = field(default_factory=dict)
+    launches: list[EmulatedLaunch] = field(default_factory=list)
+    expected: dict[DeviceBuffer, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.workload = generated(self.spec)[self.dtype]
         self.entry = next(c for c in self.workload.candidates if c.candidate.name == self.candidate)
         workload: Any = self.workload.workload
         trees = {name: (t.segments, t.lanes, t.chunk) for name, t in workload.trees().items()}
-        self.shape = Shape(
+        self.shape = OracleShape(
             dtype=self.dtype,
             branches=workload.branches,
             hidden=workload.hidden,
@@ -81,7 +81,7 @@ class Chain:
             text = text.replace(old, new)
         self.kernel: Object = compile_text(text, f"{self.candidate}.cu")
         self.state = {
-            name: Buffer.inout(name, self._left(name, shape, dtype))
+            name: DeviceBuffer.inout(name, self._left(name, shape, dtype))
             for name, (shape, dtype) in self.entry.lowering.state.items()
         }
         self.scratch = {
@@ -89,7 +89,7 @@ class Chain:
             for name, (shape, dtype) in self.entry.lowering.scratch.items()
         }
         self.bits: dict[str, Any] = {}
-        self.given: dict[str, Buffer] = {}
+        self.given: dict[str, DeviceBuffer] = {}
 
     def _left(self, name: str, shape: tuple[int, ...], dtype: str) -> Any:
         array = np.zeros(shape, BITS[dtype])
@@ -99,8 +99,8 @@ class Chain:
             array[:] = (np.uint64(self.generation) << np.uint64(32)) | np.uint64(0x3F800000)
         return array
 
-    def _buffer(self, name: str, shape: tuple[int, ...], dtype: str) -> Buffer:
-        return Buffer(name, np.zeros(shape, BITS[dtype]), "out", 0, (), dtype)
+    def _buffer(self, name: str, shape: tuple[int, ...], dtype: str) -> DeviceBuffer:
+        return DeviceBuffer(name, np.zeros(shape, BITS[dtype]), "out", 0, (), dtype)
 
     def start(self, inputs: str = "normal", seed: int = 1) -> Chain:
         """Give the first boundary its residual, block and injection."""
@@ -110,10 +110,10 @@ class Chain:
         self.given = {name: self._input(name, array) for name, array in self.bits.items()}
         return self
 
-    def _input(self, name: str, array: Any) -> Buffer:
-        return Buffer(name, array, "in", 0, (), self.dtype)
+    def _input(self, name: str, array: Any) -> DeviceBuffer:
+        return DeviceBuffer(name, array, "in", 0, (), self.dtype)
 
-    def add(self, kind: str = "boundary", seed: int = 1, *, fewer_ctas: int = 0) -> dict[str, Buffer]:
+    def add(self, kind: str = "boundary", seed: int = 1, *, fewer_ctas: int = 0) -> dict[str, DeviceBuffer]:
         """Append a boundary on the state that the last one left, with weights of its own; gives the outputs.
 
         Args:
@@ -127,7 +127,7 @@ class Chain:
             }  # type: ignore[arg-type]
         answer = self.answer = boundary(shape, bits, kind)  # type: ignore[arg-type]
         inputs = {name: self.given.get(name) or self._input(name, array) for name, array in bits.items()}
-        made: dict[str, Buffer] = {}
+        made: dict[str, DeviceBuffer] = {}
         for name in self.entry.lowering.steps[kind]:
             step = self.entry.lowering.kernels[name]
             args: list[Any] = []
@@ -149,7 +149,7 @@ class Chain:
                 args.append(found)
             grid = (step.grid[0] - fewer_ctas, 1, 1)
             self.launches.append(
-                Launch(
+                EmulatedLaunch(
                     self.kernel,
                     self.entry.symbols[name],
                     grid,

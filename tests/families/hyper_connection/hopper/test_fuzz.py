@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kernwright.emulator import Schedule, find_races, fuzz
+from kernwright.emulator import Interleaving, find_races, fuzz
 
 SEEDS = {
     "one": (6, 600),
@@ -54,4 +54,4 @@ def test_no_races(chain, name, spec, calls):
     made = chain(name, spec=spec).start()
     for seed in range(calls):
         made.add("boundary", seed)
-    assert find_races(made.launches, Schedule(1, "random")) == ()
+    assert find_races(made.launches, Interleaving(1, "random")) == ()

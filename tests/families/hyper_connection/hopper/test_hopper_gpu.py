@@ -22,8 +22,8 @@ from kernwright.generator.environment import make_environment
 from kernwright.runtime import dispatch as dispatch_module
 from kernwright.runtime import plan as plan_module
 from kernwright.runtime.device import current, serves
-from kernwright.runtime.table import Table
 from kernwright.specs import families, find_workspace
+from kernwright.table import Table
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 

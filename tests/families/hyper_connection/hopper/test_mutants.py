@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kernwright.emulator import Schedule, find_races, fuzz
+from kernwright.emulator import Interleaving, find_races, fuzz
 
 SEEDS = 6
 
@@ -98,7 +98,9 @@ def found(made) -> bool:
     """By fuzzing, else by ThreadSanitizer."""
     if fuzz(made.launches, made.expected, SEEDS).problems:
         return True
-    return bool(find_races(made.launches, Schedule(1, "random")) or find_races(made.launches, Schedule()))
+    return bool(
+        find_races(made.launches, Interleaving(1, "random")) or find_races(made.launches, Interleaving())
+    )
 
 
 def two_calls(chain, name, edit):

@@ -15,8 +15,8 @@ from kernwright.runtime.current import current_stream
 from kernwright.runtime.device import current, serves
 from kernwright.runtime.errors import CtasApart
 from kernwright.runtime.launch import CudaModule, LaunchSequence
-from kernwright.runtime.table import Kernel
 from kernwright.runtime.waits import LOOK_SECONDS
+from kernwright.table import Kernel
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernwright.emulator import Schedule, check
+from kernwright.emulator import Interleaving, check
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS
 
 MINI = ("one", "one_passes", "one_look", "two", "two_passes")
 LIBRARY = ("one_kernel", "two_kernels")
 
 
-def passes(made, schedule=Schedule()) -> dict:  # noqa: B008
+def passes(made, schedule=Interleaving()) -> dict:  # noqa: B008
     checked = check(made.launches, made.expected, schedule)
     assert not checked.problems, "\n".join(map(str, checked.problems))
     return dict(checked.arrays)

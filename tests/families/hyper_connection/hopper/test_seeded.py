@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernwright.emulator import Buffer, Launch, compile_text, run
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, compile_text, run
 from kernwright.generator.environment import make_environment
 from kernwright.specs import families, find_workspace
 
@@ -29,13 +29,13 @@ def wrong(kernel: str, exponents: list[int], length: int = 1, text: str | None =
     """Results that differ from IEEE arithmetic, for each binade from 2**exponent on."""
     source = f"{text or preludes()}\nconstexpr int LENGTH = {length};\n{(HERE / 'kernels' / 'seeds.cu').read_text()}"
     first = np.array([(exponent + BIAS) << FRACTION for exponent in exponents], np.uint32)
-    counts = Buffer.output("wrong", first.shape, "uint32")
-    launch = Launch(
+    counts = DeviceBuffer.output("wrong", first.shape, "uint32")
+    launch = EmulatedLaunch(
         compile_text(source, "seeds.cu"),
         kernel,
         (1, 1, 1),
         (len(exponents), 1, 1),
-        (Buffer.input("first", first), counts, np.int32(ULPS)),
+        (DeviceBuffer.input("first", first), counts, np.int32(ULPS)),
     )
     outcome = run([launch], patience=300)
     assert outcome.fault is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernwright.emulator import Buffer, Launch, compile_text, run
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, compile_text, run
 from kernwright.evidence.oracle.single import add, divide, square_root
 from kernwright.evidence.oracle.trees import dot, squares
 from kernwright.families.hyper_connection.inputs import weights
@@ -29,11 +29,11 @@ def test_rows_at_once_are_summed_like_each_by_itself(rows):
     values = np.ldexp(generator.standard_normal((rows, 32)), generator.integers(-9, 10, (rows, 32))).astype(
         np.float32
     )
-    given = Buffer.input("values", values)
+    given = DeviceBuffer.input("values", values)
     sums = {}
     for symbol in ("at_once", "one_by_one"):
-        out = Buffer.output("sums", (rows,), "float32")
-        outcome = run([Launch(compiled, symbol, (1, 1, 1), (32, 1, 1), (given, out))])
+        out = DeviceBuffer.output("sums", (rows,), "float32")
+        outcome = run([EmulatedLaunch(compiled, symbol, (1, 1, 1), (32, 1, 1), (given, out))])
         assert outcome.fault is None
         sums[symbol] = outcome.arrays[out].view(np.uint32).tolist()
     assert sums["at_once"] == sums["one_by_one"]

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernwright.emulator import Buffer, Launch, Object, compile_text
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Object, compile_text
 from kernwright.families.hyper_connection.channel_layout import HyperConnectionChannel
 from kernwright.families.hyper_connection.inputs import tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary, mix, up
-from kernwright.families.hyper_connection.oracle_shape import Shape
+from kernwright.families.hyper_connection.oracle_shape import OracleShape
 from kernwright.generator.environment import make_environment
 from kernwright.generator.sources import GeneratedCandidate, GeneratedWorkload, generate_workloads
 from kernwright.specs import families, find_workspace, load_spec
@@ -52,11 +52,11 @@ def generated(path: Path) -> dict[str, GeneratedWorkload]:
     return {entry.workload.label(): entry for entry in entries}
 
 
-def shape_of(entry: GeneratedWorkload, tokens: int = 1) -> Shape:
+def shape_of(entry: GeneratedWorkload, tokens: int = 1) -> OracleShape:
     work: Any = entry.workload
     trees = {name: (tree.segments, tree.lanes, tree.chunk) for name, tree in work.trees().items()}
     sizes = (work.branches, work.hidden, work.low_rank, tokens)
-    return Shape(work.dtype, *sizes, trees, work.norm_weight, work.eps)
+    return OracleShape(work.dtype, *sizes, trees, work.norm_weight, work.eps)
 
 
 _ANSWERS: dict[tuple[Any, ...], tuple[dict[str, Any], dict[str, Any]]] = {}
@@ -77,7 +77,7 @@ def answer(
     return _ANSWERS[key]
 
 
-def cancelling(shape: Shape, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def cancelling(shape: OracleShape, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """For up and what follows alone: products of +-2**24 and of 1, so that every order of adding them shows."""
     rng = np.random.default_rng(seed)
     rows = rng.permuted(
@@ -99,8 +99,8 @@ class Group:
     """Changes to every text; each must fit somewhere."""
     generation: int = 2
     """Of the first call; 2 is a new channel's."""
-    launches: list[Launch] = field(default_factory=list)
-    expected: dict[Buffer, Any] = field(default_factory=dict)
+    launches: list[EmulatedLaunch] = field(default_factory=list)
+    expected: dict[DeviceBuffer, Any] = field(default_factory=dict)
     calls: int = 0
 
     def __post_init__(self) -> None:
@@ -108,8 +108,10 @@ class Group:
         work: Any = self.entry.workload
         self.ranks: int = work.world_size
         self.layout = HyperConnectionChannel.of(work)
-        self.channels = [Buffer.inout("channel", self.memory(), rank=rank) for rank in range(self.ranks)]
-        self.state: dict[tuple[str, str, int], Buffer] = {}
+        self.channels = [
+            DeviceBuffer.inout("channel", self.memory(), rank=rank) for rank in range(self.ranks)
+        ]
+        self.state: dict[tuple[str, str, int], DeviceBuffer] = {}
 
     def memory(self) -> Any:
         """A channel before its first call: slots have the tag of the generation two before."""
@@ -142,7 +144,7 @@ class Group:
         one_grid: bool = False,
         only: Sequence[str] = (),
         timeout_s: int = 30,
-    ) -> list[dict[str, Buffer]]:
+    ) -> list[dict[str, DeviceBuffer]]:
         """One boundary on all ranks but `skip`; gives each rank's buffers (local ranks: those of all, once).
 
         With `only`, just these kernels are launched, on what the others would have stored.
@@ -161,12 +163,12 @@ class Group:
 
     def _buffers(
         self, name: str, steps: Sequence[str], given: Any, stored: Any, rank: int, ranks: int
-    ) -> dict[str, Buffer]:
+    ) -> dict[str, DeviceBuffer]:
         dtype, number = self.shape.dtype, self.calls
         lowering = self.candidate(name).lowering
         produced = {tensor for step in steps for tensor in PRODUCTS[step]}
         buffers = {
-            tensor: Buffer(
+            tensor: DeviceBuffer(
                 tensor, bits if tensor in WEIGHTS else np.repeat(bits, ranks, 0), "in", rank, (), dtype
             )
             for tensor, bits in given.items()
@@ -178,19 +180,19 @@ class Group:
                 size = (ranks * int(np.prod(lowering.state[tensor][0])),)
                 key = (name, tensor, rank)
                 if key not in self.state:
-                    self.state[key] = Buffer(tensor, np.zeros(size, np.int32), "inout", rank, (), "")
+                    self.state[key] = DeviceBuffer(tensor, np.zeros(size, np.int32), "inout", rank, (), "")
                 buffers[tensor] = self.state[key]
                 continue
             right = self._right(tensor, stored, range(ranks) if ranks > 1 else [rank])
             if right is not None and tensor not in produced:
-                buffers[tensor] = Buffer(label, right, "in", rank, (), dtype)
+                buffers[tensor] = DeviceBuffer(label, right, "in", rank, (), dtype)
             elif right is not None:
-                buffers[tensor] = Buffer(label, np.empty_like(right), "out", rank, (), dtype)
+                buffers[tensor] = DeviceBuffer(label, np.empty_like(right), "out", rank, (), dtype)
                 self.expected[buffers[tensor]] = right
             else:
                 shape, kept_as = lowering.scratch[tensor]
                 bits = np.empty((ranks, *shape), np.uint32 if kept_as == "float32" else np.uint16)
-                buffers[tensor] = Buffer(label, bits, "out", rank, (), kept_as)
+                buffers[tensor] = DeviceBuffer(label, bits, "out", rank, (), kept_as)
         return buffers
 
     def _right(self, tensor: str, stored: Any, ranks: Sequence[int]) -> Any:
@@ -216,7 +218,7 @@ class Group:
         self,
         name: str,
         steps: Sequence[str],
-        buffers: dict[str, Buffer],
+        buffers: dict[str, DeviceBuffer],
         rank: int,
         one_grid: bool,
         timeout_s: int,
@@ -231,7 +233,9 @@ class Group:
             launch = lowered.lowering.kernels[step]
             grid = (launch.grid[0], self.ranks if one_grid else 1, launch.grid[2])
             args: Any = tuple(arguments[argument] for argument in launch.args)
-            self.launches.append(Launch(kernel, lowered.symbols[step], grid, launch.block, args, rank=rank))
+            self.launches.append(
+                EmulatedLaunch(kernel, lowered.symbols[step], grid, launch.block, args, rank=rank)
+            )
 
     def record(self, arrays: Any, rank: int) -> list[int]:
         """A rank's error record after a run: failures, rank, peer, exchange, generation, tag seen, CTA."""
@@ -252,7 +256,7 @@ class SmallExchanges:
     edits: tuple[Edit, ...] = (("constexpr int THREADS = 256;\n}", "constexpr int THREADS = 32;\n}"),)
     _SYMBOL = re.compile(r"hyper_connection_(gather|gather_down|gather_down_final|mix)_[a-z]")
 
-    def launches(self, launches: Sequence[Launch]) -> list[Launch]:
+    def launches(self, launches: Sequence[EmulatedLaunch]) -> list[EmulatedLaunch]:
         """The launches of the edited text."""
         return [
             replace(launch, block=(32, 1, 1)) if self._SYMBOL.match(launch.symbol) else launch

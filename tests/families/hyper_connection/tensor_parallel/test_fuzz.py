@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kernwright.emulator import Buffer, Launch, Schedule, compile_text, find_races, fuzz
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Interleaving, compile_text, find_races, fuzz
 from kernwright.families.all_reduce.oracle import all_reduce_sum2
 from kernwright.families.all_reduce.spec import ChannelLayout
 from kernwright.generator.environment import make_environment
@@ -57,7 +57,7 @@ def test_no_race(group, name, ranks, small_exchanges):
     launches = small_exchanges.launches(made.launches)
     fuzzed = fuzz(launches, made.expected, 2)
     assert not fuzzed.problems, str(fuzzed)
-    assert find_races(launches, Schedule(1, "random")) == ()
+    assert find_races(launches, Interleaving(1, "random")) == ()
 
 
 @pytest.mark.parametrize("name", ["fused", "gates"])
@@ -69,7 +69,7 @@ def test_an_all_reduce_of_two_inputs_on_a_stream_beside_it(group, name):
     assert not fuzzed.problems, str(fuzzed)
 
 
-def all_reduces(calls: int, ranks: int) -> tuple[list[Launch], dict[Buffer, object]]:
+def all_reduces(calls: int, ranks: int) -> tuple[list[EmulatedLaunch], dict[DeviceBuffer, object]]:
     """`sum2` of the all-reduce family on stream 1 of every rank."""
     workspace = find_workspace()
     known = families(workspace)
@@ -81,20 +81,24 @@ def all_reduces(calls: int, ranks: int) -> tuple[list[Launch], dict[Buffer, obje
     kernel = compile_text(tagged.sources[-1].text, "tagged.cu")
     launch, symbol = tagged.lowering.kernels["sum2"], tagged.symbols["sum2"]
     size = ChannelLayout.of(entry.workload).size  # type: ignore[arg-type]
-    channels = tuple(Buffer.inout("all-reduce", np.zeros(size, np.uint8), rank=rank) for rank in range(ranks))
+    channels = tuple(
+        DeviceBuffer.inout("all-reduce", np.zeros(size, np.uint8), rank=rank) for rank in range(ranks)
+    )
     rng = np.random.default_rng(5)
     launches, expected = [], {}
     for call in range(calls):
         bits = rng.standard_normal((2, ranks, 200)).astype(np.float16).view(np.uint16)
         total = all_reduce_sum2(list(bits[0]), list(bits[1]), "float16")
         for rank in range(ranks):
-            inputs = Buffer("input", bits[0, rank], "in", rank, (), "float16")
-            addend = Buffer("addend", bits[1, rank], "in", rank, (), "float16")
-            output = Buffer(f"sum {call}", np.empty_like(total), "out", rank, (), "float16")
+            inputs = DeviceBuffer("input", bits[0, rank], "in", rank, (), "float16")
+            addend = DeviceBuffer("addend", bits[1, rank], "in", rank, (), "float16")
+            output = DeviceBuffer(f"sum {call}", np.empty_like(total), "out", rank, (), "float16")
             args = (channels, *[(tensor,) * ranks for tensor in (inputs, addend, output)], np.uint32(200))
             scalars = (np.uint32(rank), np.uint64(30_000_000_000))
             launches.append(
-                Launch(kernel, symbol, launch.grid, launch.block, (*args, *scalars), 0, rank, stream=1)
+                EmulatedLaunch(
+                    kernel, symbol, launch.grid, launch.block, (*args, *scalars), 0, rank, stream=1
+                )
             )
             expected[output] = total
     return launches, expected

@@ -14,9 +14,9 @@ import pytest
 from kernwright.evidence.oracle import mismatches
 from kernwright.families.hyper_connection.channel_layout import FUSED_CTAS, LARGEST_GRID
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
-from kernwright.families.hyper_connection.layers import Layer, layers
+from kernwright.families.hyper_connection.layers import LayerWeights, layers
 from kernwright.families.hyper_connection.oracle import boundary
-from kernwright.families.hyper_connection.oracle_shape import Shape
+from kernwright.families.hyper_connection.oracle_shape import OracleShape
 from kernwright.generated.dispatch import TABLE
 from kernwright.runtime.communicator.channel import Channel
 from kernwright.runtime.communicator.local import LocalCommunicator
@@ -63,14 +63,14 @@ def device():
 
 
 @pytest.fixture(scope="module")
-def chain(cupy) -> list[Layer]:
+def chain(cupy) -> list[LayerWeights]:
     """The layers and their answers, once for all candidates of four ranks: the oracle takes a minute for them."""
     return list(layers(shape_of(FOUR[0][0]), LAYERS, seed=11, xp=cupy))
 
 
-def shape_of(work) -> Shape:
+def shape_of(work) -> OracleShape:
     names = ("dtype", "branches", "hidden", "low_rank", "eps", "norm_weight")
-    return Shape(tokens=1, trees=work.trees, **{name: work.fields[name] for name in names})
+    return OracleShape(tokens=1, trees=work.trees, **{name: work.fields[name] for name in names})
 
 
 def as_torch(bits, dtype: str):
@@ -212,11 +212,11 @@ def start_at(channel: Channel, work, generation: int) -> None:
             words[first + count : places[end] // 4] = signed[1]
 
 
-def one_input(layer: Layer, token: int) -> dict[str, Any]:
+def one_input(layer: LayerWeights, token: int) -> dict[str, Any]:
     return {**layer.weights, **{name: bits[token : token + 1] for name, bits in layer.inputs.items()}}
 
 
-def one_answer(layer: Layer, token: int) -> dict[str, Any]:
+def one_answer(layer: LayerWeights, token: int) -> dict[str, Any]:
     return {name: bits[token : token + 1] for name, bits in layer.expected.items()}
 
 

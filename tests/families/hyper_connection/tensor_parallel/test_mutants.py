@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from kernwright.emulator import Schedule, find_races, fuzz
+from kernwright.emulator import Interleaving, find_races, fuzz
 
 SEEDS = 25
 TWO = "fp16-hc4-h32-n1-r64-tp2"
@@ -36,7 +36,7 @@ def found_by_fuzz(group, name, edit, seeds=SEEDS, **options) -> bool:
 
 def races(group, name, edit, small_exchanges) -> bool:
     made = scenario(group, name, (edit,), small_exchanges, calls=2)
-    return bool(find_races(small_exchanges.launches(made.launches), Schedule(1, "random")))
+    return bool(find_races(small_exchanges.launches(made.launches), Interleaving(1, "random")))
 
 
 def without_barriers(text: str, name: str) -> Iterator[tuple[str, int, tuple[str, str]]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernwright.emulator import Buffer, Launch, compile_text, find_races, fuzz, run
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, compile_text, find_races, fuzz, run
 from kernwright.emulator import check as check_launches
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS
 from kernwright.families.hyper_connection.oracle import OUTPUTS
@@ -28,13 +28,15 @@ def program(rows, workload, name, kind, tokens, inputs="normal", seed=1, edits=(
         assert old in text
         text = text.replace(old, new)
     kernel, dtype = compile_text(text, f"{name}.cu"), entry.workload.dtype
-    buffers: dict[str, Any] = {n: Buffer(n, bits, "in", 0, (), dtype) for n, bits in given.items()}
+    buffers: dict[str, Any] = {n: DeviceBuffer(n, bits, "in", 0, (), dtype) for n, bits in given.items()}
     steps = [lowered.lowering.kernels[step] for step in lowered.lowering.steps[kind]]
     for tensor in {arg for step in steps for arg in step.args} - set(buffers) - {"tokens"}:
-        buffers[tensor] = Buffer(tensor, np.empty_like(stored[tensor]), "out", 0, (), dtype)
+        buffers[tensor] = DeviceBuffer(tensor, np.empty_like(stored[tensor]), "out", 0, (), dtype)
     arguments = buffers | {"tokens": np.uint32(tokens)}
     launches = [
-        Launch(kernel, lowered.symbols[name], step.grid, step.block, tuple(arguments[a] for a in step.args))
+        EmulatedLaunch(
+            kernel, lowered.symbols[name], step.grid, step.block, tuple(arguments[a] for a in step.args)
+        )
         for name, step in zip(lowered.lowering.steps[kind], steps, strict=True)
     ]
     return launches, {b: stored[n] for n, b in buffers.items() if b.access == "out"}
@@ -77,13 +79,13 @@ def test_a_token_has_the_bits_that_it_has_alone(rows):
     given, _ = rows.answer(entry, "boundary", "nonfinite", 1, 16)
     for token in (0, 3, 7, 15):
         buffers = {
-            n: Buffer(n, b[token : token + 1] if n in ("residual", "block", "injection") else b, "in")
+            n: DeviceBuffer(n, b[token : token + 1] if n in ("residual", "block", "injection") else b, "in")
             for n, b in given.items()
         }
         for tensor in ("x", "y", "lora", "block_input", "injection_out"):
-            buffers[tensor] = Buffer(tensor, together[tensor][:1].copy(), "out", 0, (), "float16")
+            buffers[tensor] = DeviceBuffer(tensor, together[tensor][:1].copy(), "out", 0, (), "float16")
         launches = [
-            Launch(kernel, alone.symbols[step], k.grid, k.block, tuple(buffers[a] for a in k.args))
+            EmulatedLaunch(kernel, alone.symbols[step], k.grid, k.block, tuple(buffers[a] for a in k.args))
             for step in alone.lowering.steps["boundary"]
             for k in [alone.lowering.kernels[step]]
         ]

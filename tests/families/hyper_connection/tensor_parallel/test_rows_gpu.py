@@ -6,7 +6,7 @@ import pytest
 from kernwright.evidence.oracle import mismatches
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
 from kernwright.families.hyper_connection.oracle import OUTPUTS, boundary
-from kernwright.families.hyper_connection.oracle_shape import Shape
+from kernwright.families.hyper_connection.oracle_shape import OracleShape
 from kernwright.generated.dispatch import DISPATCH, TABLE, hyper_connection
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
@@ -30,7 +30,7 @@ def test_tokens_equal_the_oracle(work, tokens, kind):
 
     cupy = pytest.importorskip("cupy")
     names = ("dtype", "branches", "hidden", "low_rank", "eps", "norm_weight")
-    shape = Shape(tokens=tokens, trees=work.trees, **{name: work.fields[name] for name in names})
+    shape = OracleShape(tokens=tokens, trees=work.trees, **{name: work.fields[name] for name in names})
     for seed, inputs in enumerate(INPUT_KINDS):
         bits = tensors(shape, inputs, seed, cupy) | (
             weights(shape, seed, kind, cupy) if kind != "combine" else {}
@@ -81,7 +81,9 @@ def test_the_other_schedules_give_the_controls_bits(candidate):
             pytest.skip(f"{candidate} has no build for {device}")
         module = load(TABLE.root, found.builds[arch], arch, device)
         for tokens in (2, 7, 16):
-            shape = Shape(tokens=tokens, trees=work.trees, **{name: work.fields[name] for name in names})
+            shape = OracleShape(
+                tokens=tokens, trees=work.trees, **{name: work.fields[name] for name in names}
+            )
             bits = tensors(shape, "normal", tokens, cupy) | weights(shape, tokens, "boundary", cupy)
             expected = boundary(shape, bits, "boundary")
             request = hyper_connection.request_for({**work.fields, "tokens": tokens}, "boundary")

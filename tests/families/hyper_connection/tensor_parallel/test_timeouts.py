@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernwright.emulator import Schedule, find_races, run, schedules
+from kernwright.emulator import Interleaving, find_races, run, schedules
 
 NAMES = ("gates", "hidden", "fused", "fused_serial")
 DOWN, FUSED = 4, 7
@@ -84,4 +84,4 @@ def test_a_failure_races_with_nothing(group, name, small_exchanges):
     made = group("fp16-hc4-h32-n1-r64-tp2", "tiny", edits=small_exchanges.edits)
     made.call(name, seed=1)
     made.call(name, seed=2, skip=[1])
-    assert find_races(small_exchanges.launches(made.launches), Schedule(3, "random")) == ()
+    assert find_races(small_exchanges.launches(made.launches), Interleaving(3, "random")) == ()

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from kernwright.emulator import Launch, candidate_program, compile_text
+from kernwright.emulator import EmulatedLaunch, candidate_program, compile_text
 from kernwright.evidence.explain import load_dispatch
 from kernwright.evidence.family_evidence import Case
 from kernwright.evidence.tensors import bits_of
 from kernwright.families.hyper_connection.evidence import EVIDENCE
 from kernwright.generator import plan_generation, write_generation
 from kernwright.runtime.dispatch import Dispatch
-from kernwright.runtime.table import Candidate, Workload
 from kernwright.specs import Workspace, find_workspace
+from kernwright.table import Candidate, Workload
 
 HERE = Path(__file__).parent
 BY_TOKEN = ("residual", "block", "injection")
@@ -28,7 +28,7 @@ BY_TOKEN = ("residual", "block", "injection")
 class Called:
     """One call's launches, inputs and what is right."""
 
-    launches: tuple[Launch, ...]
+    launches: tuple[EmulatedLaunch, ...]
     given: dict[str, torch.Tensor]
     truth: dict[str, torch.Tensor]
 
@@ -78,7 +78,7 @@ class Boundaries:
                 text = text.replace(old, new)
             kernel = compile_text(text, "changed.cu")
             launches = tuple(
-                Launch(kernel, one.symbol, one.grid, one.block, one.args, one.shared_bytes)
+                EmulatedLaunch(kernel, one.symbol, one.grid, one.block, one.args, one.shared_bytes)
                 for one in launches
             )
         return Called(launches, given, {n: t[rows] for n, t in truth.items()})

@@ -22,7 +22,7 @@ from kernwright.families.hyper_connection.baselines import eager
 from kernwright.families.hyper_connection.evidence import BoundaryChain, HyperConnection, shape_of
 from kernwright.ledger import Closeness, Distance, RecordFile, check, record_name, write_record
 from kernwright.runtime.device import fake
-from kernwright.specs import Tolerance
+from kernwright.specs import ToleranceSpec
 
 FP16 = "fp16-hc4-h256-n1to40-r64-tp1"
 H200 = fake("sm_90", 132, "NVIDIA H200")
@@ -76,7 +76,7 @@ class Stage:
 
     def verify(self, _d: Any, _s: Any, work: Any, candidate: Any, arch: str, *_rest: Any) -> Verification:
         near = Closeness(
-            tolerance=Tolerance(relative_l2=8e-3), distances={"x": Distance(candidate=1e-4, eager=1e-4)}
+            tolerance=ToleranceSpec(relative_l2=8e-3), distances={"x": Distance(candidate=1e-4, eager=1e-4)}
         )
         exact = candidate.contract == "exact"
         against, closeness = ("array oracle", None) if exact else ("FP64", near)

@@ -20,8 +20,8 @@ from kernwright.evidence.verify_emulated import verify_emulated
 from kernwright.families.hyper_connection.evidence import EVIDENCE
 from kernwright.ledger import Closeness, Distance, Exactness, Group, Rule, Timing, judge
 from kernwright.runtime.device import fake
-from kernwright.runtime.table import DeviceKind, Record
-from kernwright.specs import Tolerance
+from kernwright.specs import ToleranceSpec
+from kernwright.table import DeviceKind, RecordLine
 
 FP16 = "fp16-hc4-h256-n1to40-r64-tp1"
 CASE = Case("boundary", "normal", 1, 2)
@@ -156,7 +156,7 @@ def test_fuzz_compares_schedules_with_each_other(small: Any) -> None:
 
 def closeness() -> Closeness:
     distances = {"block_input": Distance(candidate=2.1e-4, eager=2.3e-4), "lora": Distance(candidate=1e-5)}
-    return Closeness(tolerance=Tolerance(relative_l2=8e-3), distances=distances)
+    return Closeness(tolerance=ToleranceSpec(relative_l2=8e-3), distances=distances)
 
 
 def test_a_record_says_how_near() -> None:
@@ -192,7 +192,7 @@ def test_the_gates_result_becomes_the_records(small: Any) -> None:
 def decided(small: Any, *, exact: bool, verdict: str = "admitted") -> Any:
     """What serves 20 tokens where a record speaks of `wide`."""
     work, wide = small.workload(FP16), small.candidate(FP16, "wide")
-    record = Record(
+    record = RecordLine(
         "wide",
         H200,
         wide.builds["sm_90"].sha256,

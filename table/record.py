@@ -1,0 +1,39 @@
+"""What dispatch needs of the ledger: a line a record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Verdict = Literal["admitted", "rejected", "invalid", "no_difference"]
+Scope = Literal["kernel", "boundary", "chain", "end_to_end"]
+"""What a figure covers; figures of different scope are never subtracted."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """What a measurement is valid for."""
+
+    arch: str
+    sm_count: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordLine:
+    """What dispatch needs of a ledger record: for which source on which device, and the verdict."""
+
+    candidate: str
+    device: DeviceKind
+    source_sha256: str
+    exact: bool
+    verdict: Verdict
+    gain: float | None
+    """Measured gain over the control, as a fraction (0.12 is 12% less time); None if it wasn't timed."""
+    source: str
+    """The record's file name in the ledger."""
+    part: tuple[int, int] | None = None
+    """The part of the workload's interval that it speaks of, inclusive; None where all of it is one cell."""
+    distances: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
+    """Relative L2 from FP64 of each tensor, and torch eager's own; of a candidate under a tolerance."""
