@@ -5,18 +5,18 @@ Bits are held against the same call outside of what is tested, and now and then 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from harness.paths import CHECKOUT
+from harness.workspaces import load_module
 from kernwright.generated import dispatch
 from kernwright.runtime import watch
 from kernwright.runtime.device import current
@@ -25,7 +25,6 @@ from kernwright.table import Kernel
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 POISON = 0x7E5A
 """A NaN of FP16 whose bits no kernel stores."""
 HC, H, R, ROWS = 4, 2560, 320, 336
@@ -371,12 +370,7 @@ def test_compiled_steps(mode: str | None) -> None:
 @pytest.fixture
 def decoder() -> Iterator[ModuleType]:
     path = CHECKOUT / "examples" / "decoder.py"
-    spec = importlib.util.spec_from_file_location("decoder", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["decoder"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
+    yield load_module("decoder", path)
     del sys.modules["decoder"]
 
 
