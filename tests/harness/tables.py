@@ -57,7 +57,7 @@ def candidate(
     steps: dict[str, tuple[str, ...]] | None = None,
 ) -> Candidate:
     def kernel(symbol: str, *args: str) -> Kernel:
-        return Kernel(f"{symbol}_{name}", (branches, 1, 1), (64, 1, 1), args)
+        return Kernel((branches, 1, 1), (64, 1, 1), args, symbol=f"{symbol}_{name}")
 
     return Candidate(
         name=name,
