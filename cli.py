@@ -327,7 +327,7 @@ NOT_HERE = {
     "kernwright.emulator": ("CompilerMissing", "TextUnsupported", "TooLarge"),
     "kernwright.evidence.health": ("GpuBusy", "HealthUnknown"),
     "kernwright.evidence.session": ("NoGpu", "NotHere"),
-    "kernwright.evidence.evidence": ("NoEvidence",),
+    "kernwright.evidence.family_evidence": ("NoEvidence",),
     "kernwright.generator": ("NotGenerated", "SchedulerMissing"),
     "kernwright.runtime.errors": ("LoadError",),
 }

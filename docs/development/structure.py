@@ -162,7 +162,8 @@ def show(found: dict[str, Any]) -> None:
         print(f"  in {len(its['folders'])} folders: {', '.join(its['folders'])}")
     product, generated = found["product"], found["generated"]
     print(
-        f"product: {product['modules']} modules, {product['lines']} lines of Python, {product['template_lines']} of templates"
+        f"product: {product['modules']} modules, {product['lines']} lines of Python, "
+        f"{product['template_lines']} of templates"
     )
     print(f"  lines a module: mean {product['mean_lines']}, longest {product['longest']}")
     print(f"  over {LONG_FILE} lines: {', '.join(product['over_400_lines']) or 'none'}")
