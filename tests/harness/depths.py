@@ -2,5 +2,5 @@
 
 import pytest
 
-FEW, WHOLE = 12, 96
+FEW, WHOLE = 8, 96
 DEPTHS = pytest.mark.parametrize("depth", [FEW, pytest.param(WHOLE, marks=pytest.mark.long)])

@@ -1,6 +1,6 @@
 """The replicated route on a real GPU: bit for bit the array oracle's answer, whoever launches it and how.
 
-12 layers, or by `make gpu-test-long` 96, with distinct weights, 16 inputs each, every candidate, the sm_90 build and the sm_70 build (as PTX
+Layers with distinct weights, 16 inputs each, every candidate, the sm_90 build and the sm_70 build (as PTX
 through the driver's compiler), eager and inside a captured graph whose inputs change between replays.
 """
 

@@ -1,6 +1,6 @@
 """The sharded routes on one real GPU, all ranks in one launch: bit for bit the array oracle's answer.
 
-12 layers, or by `make gpu-test-long` 96, with distinct weights, 16 inputs each, every sharded candidate that fits, the device's own build and the
+Layers with distinct weights, 16 inputs each, every sharded candidate that fits, the device's own build and the
 sm_70 build (as PTX through the driver's compiler), eager and in a captured graph, across the wrap of the tag.
 """
 
@@ -284,7 +284,7 @@ def test_every_kind_at_every_world_size(device, work, candidate, kind, answer_of
 
 @pytest.mark.parametrize("generation", [0, 65_534, 2**32 - 2])
 @pytest.mark.parametrize(("work", "candidate"), FOUR, ids=name_of)
-def test_generations_wrap(cupy, device, work, candidate, generation):
+def test_generations_wrap(device, work, candidate, generation, chain_of):
     import torch
 
     shape = shape_of(work)
@@ -292,7 +292,7 @@ def test_generations_wrap(cupy, device, work, candidate, generation):
     start_at(channel, work, generation)
     torch.cuda.synchronize()
     made = Ranks.make(work, candidate, archs(candidate, device)[0], "boundary", device, channel)
-    (layer,) = layers(shape, 1, seed=5, xp=cupy)
+    (layer,) = chain_of(1)
     for token in range(16):
         made.give(one_input(layer, token), shape.dtype)
         made.run()
@@ -301,13 +301,13 @@ def test_generations_wrap(cupy, device, work, candidate, generation):
 
 
 @pytest.mark.parametrize(("work", "candidate"), FOUR, ids=name_of)
-def test_a_graph_is_replayed_across_two_wraps_of_the_tag(cupy, device, work, candidate):
+def test_a_graph_is_replayed_across_two_wraps_of_the_tag(device, work, candidate, chain_of):
     """146,000 generations: a graph of 100 boundaries, 1,460 replays, checked before and after."""
     import torch
 
     shape = shape_of(work)
     made = Ranks.make(work, candidate, archs(candidate, device)[0], "boundary", device, open_channel(work))
-    (layer,) = layers(shape, 1, seed=7, xp=cupy)
+    (layer,) = chain_of(1)
     made.give(one_input(layer, 3), shape.dtype)
     made.run()
     torch.cuda.synchronize()
@@ -325,7 +325,7 @@ def test_a_graph_is_replayed_across_two_wraps_of_the_tag(cupy, device, work, can
 
 
 @pytest.mark.parametrize(("work", "candidate"), FOUR, ids=name_of)
-def test_a_rank_that_stays_away(cupy, device, work, candidate):
+def test_a_rank_that_stays_away(device, work, candidate, chain_of):
     """Three of four ranks are launched: they give up in time, leave a record, and store NaN."""
     import torch
     from kernwright.runtime.errors import PeerTimeout
@@ -333,7 +333,7 @@ def test_a_rank_that_stays_away(cupy, device, work, candidate):
     shape = shape_of(work)
     channel = open_channel(work)
     made = Ranks.make(work, candidate, archs(candidate, device)[0], "boundary", device, channel, ranks=3)
-    (layer,) = layers(shape, 1, seed=9, xp=cupy)
+    (layer,) = chain_of(1)
     made.give(one_input(layer, 2), shape.dtype)
     began = time.monotonic()
     made.run()
