@@ -1,12 +1,13 @@
 """The replicated route on a real GPU: bit for bit the array oracle's answer, whoever launches it and how.
 
-96 layers with distinct weights, 16 inputs each, every candidate, the sm_90 build and the sm_70 build (as PTX
+Layers with distinct weights, 16 inputs each, every candidate, the sm_90 build and the sm_70 build (as PTX
 through the driver's compiler), eager and inside a captured graph whose inputs change between replays.
 """
 
 from __future__ import annotations
 
 import pytest
+from harness.depths import DEPTHS
 from kernwright.evidence.oracle import mismatches
 from kernwright.families.hyper_connection.layers import layers
 from kernwright.families.hyper_connection.oracle import boundary
@@ -17,7 +18,6 @@ from kernwright.runtime.device import current, serves
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 
 STORED = ("x", "y", "lora", "injection_out", "block_input")
-LAYERS = 96
 POISON = 0x7E5A
 """A NaN of FP16 whose bits no kernel stores."""
 
@@ -72,8 +72,9 @@ def archs(candidate, device) -> list[str]:
     return [own, *(arch for arch in candidate.builds if arch == "sm_70" and arch != own)]
 
 
+@DEPTHS
 @pytest.mark.parametrize("work", WORKLOADS, ids=lambda work: work.label)
-def test_chain_equals_the_oracle(cupy, device, work, figures):
+def test_chain_equals_the_oracle(cupy, device, work, depth, figures):
     import torch
 
     shape = shape_of(work)
@@ -84,7 +85,7 @@ def test_chain_equals_the_oracle(cupy, device, work, figures):
         for arch in archs(candidate, device)
     }
     compared = 0
-    for layer in layers(shape, LAYERS, seed=11, xp=cupy):
+    for layer in layers(shape, depth, seed=11, xp=cupy):
         given = {
             name: as_torch(bits, shape.dtype) for name, bits in {**layer.inputs, **layer.weights}.items()
         }
@@ -106,8 +107,8 @@ def test_chain_equals_the_oracle(cupy, device, work, figures):
                     f"layer {layer.index}, {candidate}, {arch}, {name}: {difference.first}"
                 )
                 compared += difference.size
-    figures[f"values compared with the oracle, {work.label}"] = compared
-    assert compared == len(plans) * LAYERS * 16 * (
+    figures[f"values compared with the oracle, {work.label}, {depth} layers"] = compared
+    assert compared == len(plans) * depth * 16 * (
         2 * shape.width + shape.low_rank + shape.branches + shape.hidden
     )
 
@@ -142,13 +143,14 @@ def test_other_kinds_and_the_other_shape(cupy, device, work, kind):
                     assert difference.count == 0, f"{candidate.name}, {arch}, {inputs}: {difference.first}"
 
 
+@DEPTHS
 @pytest.mark.parametrize("work", WORKLOADS, ids=lambda work: work.label)
-def test_captured_graph_with_changing_inputs(cupy, device, work):
+def test_captured_graph_with_changing_inputs(cupy, device, work, depth):
     """A whole chain in one graph, through the public op; inputs are rewritten between replays."""
     import torch
 
     shape = shape_of(work)
-    chain = list(layers(shape, LAYERS, seed=23, xp=cupy))
+    chain = list(layers(shape, depth, seed=23, xp=cupy))
     fixed = [{name: as_torch(bits, shape.dtype) for name, bits in layer.weights.items()} for layer in chain]
     slots = [
         {name: as_torch(bits[:1].copy(), shape.dtype) for name, bits in layer.inputs.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,27 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from harness.rank_group import RankGroup, spread
+from harness.workspaces import generated_workloads
 from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Object, compile_text
-from kernwright.evidence.oracle import storage
 from kernwright.families.all_reduce.oracle import all_reduce
 from kernwright.families.linear_all_reduce.lowering import LinearLayout
 from kernwright.families.linear_all_reduce.overlap.pipeline import run
 from kernwright.families.linear_all_reduce.overlap.reductions import CopyReduction, KernelReduction
 from kernwright.families.linear_all_reduce.overlap.rows import Slice, words_of
-from kernwright.generator.environment import make_environment
-from kernwright.generator.sources import GeneratedCandidate, GeneratedWorkload, generate_workloads
-from kernwright.specs import families, find_workspace, load_spec
+from kernwright.generator.sources import GeneratedWorkload
 
 HERE = Path(__file__).parent
-SECOND = 1_000_000_000
-Edit = tuple[str, str]
 
 
 def generated(path: Path) -> list[GeneratedWorkload]:
-    workspace = find_workspace()
-    known = families(workspace)
-    file = load_spec(path, workspace)
-    return list(generate_workloads(make_environment(workspace, known), file, known["linear_all_reduce"]))
+    return generated_workloads(path, "linear_all_reduce")[1]
 
 
 @functools.cache
@@ -47,16 +41,12 @@ def helper(name: str) -> Object:
 
 
 @dataclass
-class Ranks:
+class Ranks(RankGroup):
     """Ranks of one channel; calls append launches and what they must store. One stream a rank."""
 
     dtype: str = "bfloat16"
     ranks: int = 2
-    edits: tuple[Edit, ...] = ()
-    """Changes to every text; each must fit somewhere."""
     seed: int = 1
-    launches: list[EmulatedLaunch] = field(default_factory=list)
-    expected: dict[DeviceBuffer, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.entry = miniature()[self.dtype, self.ranks, 16]
@@ -72,20 +62,8 @@ class Ranks:
         ]
         """For the two slices that take turns."""
 
-    def candidate(self, name: str) -> GeneratedCandidate:
-        return next(c for c in self.entry.candidates if c.candidate.name == name)
-
-    def kernel(self, name: str) -> Object:
-        text = self.candidate(name).sources[-1].text
-        for old, new in self.edits:
-            text = text.replace(old, new)
-        return compile_text(text, f"{name}.cu")
-
     def values(self, numel: int) -> Any:
-        spread = np.ldexp(
-            self.rng.standard_normal((self.ranks, numel)), self.rng.integers(-3, 4, (self.ranks, numel))
-        )
-        return storage(self.dtype).store(spread.astype(np.float32))
+        return spread(self.rng, self.dtype, (self.ranks, numel))
 
     def call(
         self, name: str, slices: list[int], given: Any = None, *, skip: tuple[int, ...] = ()
@@ -104,10 +82,6 @@ class Ranks:
                 self.expected[results[rank]] = answer
                 Rank(self, name, rank, results[rank]).call(partials[rank], slices)
         return results
-
-    def record(self, arrays: Any, rank: int) -> list[int]:
-        words = arrays[self.channels[rank]].view(np.uint32)
-        return words[self.layout.record // 4 :][:7].tolist()
 
 
 class OneStream:
@@ -133,9 +107,8 @@ class Rank:
     """One rank's launches, as the runtime's own reductions ask for them; memory is known by addresses."""
 
     def __init__(self, group: Ranks, name: str, rank: int, result: DeviceBuffer) -> None:
-        self.group, self.rank = group, rank
+        self.group, self.name, self.rank = group, name, rank
         self.made = group.candidate(name)
-        self.kernel = group.kernel(name)
         self.addresses = tuple((peer + 1) << 40 for peer in range(group.ranks))
         self.fetched = torch.empty(2 * group.ranks * group.layout.size, dtype=torch.uint8)
         self.result = torch.empty((result.array.size, 1), dtype=getattr(torch, group.dtype))
@@ -185,20 +158,12 @@ class Rank:
         self.group.launches.append(EmulatedLaunch(helper("copy"), "copy", one, one, args, rank=self.rank))
 
     def launch(self, kernel: str, **given: int) -> None:
-        geometry = self.made.lowering.kernels[kernel]
         types = {"numel": np.uint32, "at": np.uint64, "stride": np.uint64, "begin_at": np.uint64}
         arguments: dict[str, Any] = {
-            "channels": tuple(self.group.channels),
-            "rank_base": np.uint32(self.rank),
-            "timeout_ns": np.uint64(30 * SECOND),
+            name: types[name](value) if name in types else self.place(value)[0]
+            for name, value in given.items()
         }
-        for name, value in given.items():
-            arguments[name] = types[name](value) if name in types else self.place(value)[0]
-        args = tuple(arguments[name] for name in geometry.args)
-        symbol = self.made.symbols[kernel]
-        self.group.launches.append(
-            EmulatedLaunch(self.kernel, symbol, geometry.grid, geometry.block, args, rank=self.rank)
-        )
+        self.group.launch(self.name, kernel, arguments, self.rank)
 
 
 @pytest.fixture(scope="session")
