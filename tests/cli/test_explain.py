@@ -107,7 +107,7 @@ def test_33_tokens(run: Any, lab: Path) -> None:
         OTHER_DTYPE,
         "torch with library GEMMs, because 33 tokens are more than 16",
     )
-    assert run("explain", "sm90-fp16-hc4-h2560", "--tokens", "33", cwd=lab).out == expected
+    assert run("explain", "sm90-fp16-hc4-h2560", "--at", "33", cwd=lab).out == expected
     assert run("explain", "sm90-fp16-hc4-h2560-n33", cwd=lab).out == expected
 
 
