@@ -354,8 +354,8 @@ class Dispatch:
             workloads: labels or spec names; by default all of the table.
             policy: as in a call.
             comm: the communicator that calls will be given.
-            sizes: values of the interval that is called so, such as `tokens=[1, 2, 4]` for an engine's capture sizes;
-                each workload that has the interval takes those that it serves. By default every workload's smallest.
+            sizes: values of the interval that is called so, such as an engine's capture sizes; each workload that has
+                the interval takes those that it serves. By default every workload's smallest.
 
         Returns:
             What each kind of each workload takes on each device.

@@ -16,7 +16,7 @@ from kernwright.table import CtaRecord
 
 GPU = Device("sm_90", 132, "NVIDIA H200", 0)
 RECORD = CtaRecord(("failures", "cta", "row", "branch", "expected", "seen"), "row {row} of branch {branch}")
-FAILED = [3, 17, 315, 2, 9, 8, 0, 0]
+FAILED = [3, 17, 315, 2, 9, 8]
 SENTENCE = (
     "candidate control gave up: its CTA 17 waited in vain for row 315 of branch 2 of call 9, and last saw that of "
     "call 8; 2 more waits failed."
@@ -25,7 +25,7 @@ SENTENCE = (
 
 def state_with(words: list[int]) -> torch.Tensor:
     state = torch.zeros(96, dtype=torch.uint8)
-    state[32:64] = torch.tensor(words, dtype=torch.int32).view(torch.uint8)
+    state[32 : 32 + 4 * len(words)] = torch.tensor(words, dtype=torch.int32).view(torch.uint8)
     return state
 
 
@@ -37,12 +37,10 @@ def test_a_failure_is_a_sentence_with_a_remedy() -> None:
 
 
 def test_a_record_without_fields_of_its_own_says_that_a_cta_was_waited_for() -> None:
-    state = torch.zeros(96, dtype=torch.uint8)
-    state[32:48] = torch.tensor([1, 17, 9, 8], dtype=torch.int32).view(torch.uint8)
     with pytest.raises(
         CtasApart, match="its CTA 17 waited in vain for another CTA of call 9, and last saw that of call 8"
     ):
-        WaitRecord(state, 32, "control", CtaRecord()).check()
+        WaitRecord(state_with([1, 17, 9, 8]), 32, "control", CtaRecord()).check()
 
 
 def test_the_plan_of_a_dispatch_module_has_the_record_of_its_family(make: ModuleType, gpu: Any) -> None:
@@ -114,7 +112,7 @@ def test_a_plan_looks_checks_and_resets(make: ModuleType, monkeypatch: pytest.Mo
     for _ in range(2):
         combine(inputs)
     state = made[0]
-    state[256:288] = torch.tensor(FAILED, dtype=torch.int32).view(torch.uint8)
+    state[256 : 256 + 4 * len(FAILED)] = torch.tensor(FAILED, dtype=torch.int32).view(torch.uint8)
     state[0] = 1
     monkeypatch.setattr(plan, "capturing", lambda: True)
     combine(inputs)
