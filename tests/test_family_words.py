@@ -16,7 +16,8 @@ WORDS = frozenset(
     re.findall(
         r"\w+",
         """
-        boundary boundaries branch branches decoder gemm hidden lora payload payloads residual shard shards token tokens
+        boundary boundaries branch branches decoder gemm hidden lora payload payloads residual shard shards
+        token tokens
         """,
     )
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from kernwright.runtime import Device, Plan, plan, waits
+from kernwright.runtime import Device, Plan, dispatch, plan, waits
 from kernwright.runtime import state as kept
 from kernwright.runtime.errors import CtasApart
 from kernwright.runtime.waits import WaitRecord
@@ -43,7 +43,12 @@ def test_a_record_without_fields_of_its_own_says_that_a_cta_was_waited_for() -> 
         WaitRecord(state_with([1, 17, 9, 8]), 32, "control", CtaRecord()).check()
 
 
-def test_the_plan_of_a_dispatch_module_has_the_record_of_its_family(make: ModuleType, gpu: Any) -> None:
+def test_the_plan_of_a_dispatch_module_has_the_record_of_its_family(
+    make: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "load", lambda *_: make.FakeModule([]))
+    monkeypatch.setattr(plan, "stream_query", lambda: lambda _: 7)
+    monkeypatch.setattr(plan, "device_query", lambda: None)
     bound = make.dispatch_of(make.workload(make.candidate("control")))
     named = bound.plan_named("small", "control", "sm_90", "combine", GPU)
     assert named._state_kind.record == RECORD
