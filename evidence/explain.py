@@ -162,8 +162,8 @@ def _workload(
     question: Question, short: ShortForm, dtype: FieldValue | None, specs: Sequence[SpecFile]
 ) -> Match:
     """The one workload meant. Dtype and interval are what is asked about, so a spec needn't serve the values."""
-    intervals = {_interval(workload.fields()) for file in specs for workload in file.spec.workloads()}
-    found = matching(short, specs, ignoring={"dtype", *intervals - {None}})
+    intervals = (_interval(workload.fields()) for file in specs for workload in file.spec.workloads())
+    found = matching(short, specs, ignoring={"dtype", *(name for name in intervals if name is not None)})
     served = [match for match in found if dtype in (None, match.workload.dtype)]
     if not served and len({match.spec.name for match in found}) == 1:
         served = found[:1]
