@@ -35,7 +35,7 @@ def verify(
     on: Annotated[str, typer.Option(help="Where kernels run: emulator or cuda.")] = "emulator",
     candidate: Candidates = [],  # noqa: B006
     arch: Archs = [],  # noqa: B006
-    case: Annotated[list[str], typer.Option(help="Only this case, e.g. boundary:normal:1; repeatable.")] = [],  # noqa: B006
+    case: Annotated[list[str], typer.Option(help="Only this case, as kind:inputs:seed; repeatable.")] = [],  # noqa: B006
     json: Json = False,
 ) -> None:
     """Run every candidate and compare all that it stores, bit for bit, with the control and the oracle."""
@@ -160,7 +160,7 @@ def bench(
 
 def tune(
     workloads: Workloads = [],  # noqa: B006
-    groups: Annotated[int, typer.Option(min=1, help="Valid groups wanted at each payload.")] = 7,
+    groups: Annotated[int, typer.Option(min=1, help="Valid groups wanted at each size.")] = 7,
     replays: Annotated[int, typer.Option(min=1, help="Graph replays behind one sample.")] = 10,
     out: Annotated[Path, typer.Option(help="Folder for the measured curves.")] = Path("figures"),
     write: Annotated[bool, typer.Option(help="Write the thresholds into the spec file.")] = True,
@@ -177,7 +177,7 @@ def tune(
         if json:
             continue
         title = f"{tuned.workload} on {tuned.device}, microseconds a call"
-        console.print_table(title, ("bytes", *tuned.curve.times, "taken"), tuned.rows())
+        console.print_table(title, (tuned.unit, *tuned.curve.times, "taken"), tuned.rows())
         begins = ", ".join(
             f"{route} from {begin}" for route, begin in tuned.crossings.begins.items() if begin
         )

@@ -300,7 +300,9 @@ def run_tune(workspace: Workspace, request: TuneRequest, *, quiet: bool) -> Iter
             evidence = evidence_of(session.family(workload))
             with (
                 rank_context_of(session.dispatch, workload, device, ours) as place,
-                console.progress(f"tuning {workload.label}", steps(workload), quiet=quiet) as advance,
+                console.progress(
+                    f"tuning {workload.label}", steps(evidence, workload), quiet=quiet
+                ) as advance,
             ):
                 found = tune(session.dispatch, evidence, workload, place, watch, pace, advance)
             tuned += 1

@@ -121,6 +121,14 @@ class ChannelEvidence(Protocol):
         """What a rank times for the value `at` of the workload's interval."""
 
 
+@runtime_checkable
+class ThresholdEvidence(ChannelEvidence, Protocol):
+    """What the evidence of a family adds whose thresholds `kernwright tune` measures."""
+
+    def sizes(self, workload: Workload) -> Sequence[int]:
+        """Values of the workload's interval to measure all routes at, increasing."""
+
+
 class NoEvidence(Exception):
     """The family defines nothing that could be measured."""
 

@@ -45,7 +45,7 @@ class RecordedPart(Model):
     """The part of a workload's interval that was measured: a record counts for it alone."""
 
     field: Slug
-    """The field that is an interval, `payload_bytes`."""
+    """The field that is an interval, by its name in the workload."""
     low: Count
     high: Count
     """Inclusive."""
@@ -85,7 +85,7 @@ class Exactness(Model):
     mismatches: Total
     """Stored values that differed in bits, or lay outside the tolerance."""
     against: Text
-    """What was compared with: "control replicated", "torch reference", "FP64"."""
+    """What was compared with: "control <name>", "torch reference", "FP64"."""
     first: Text | None = None
     """The first mismatch with both values, in words; None if there is none."""
     closeness: Closeness | None = None

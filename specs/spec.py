@@ -55,7 +55,7 @@ class WorkloadSpec(Model, ABC):
     family: ClassVar[str]
     """Name of the family, as in the spec file."""
     SHORT_FORM: ClassVar[Mapping[str, str]]
-    """Prefixes of the short form (`hc`, `h`, ...) and the fields that they give.
+    """Prefixes of the short form (`tp`, ...) and the fields that they give.
 
     A prefix that several families use gives the same field in all of them.
     """

@@ -74,7 +74,7 @@ def test_local_ranks_of_the_library(tmp_path, monkeypatch, figures, ranks):
     assert set(ran) >= fit.get(ranks, {"tagged_narrow", "one_stage", "two_stage"})
     for result in results:
         if result.skipped:
-            assert "wait for each other" in result.skipped or "no payload of" in result.skipped
+            assert "wait for each other" in result.skipped or "no payload_bytes of" in result.skipped
     figures[f"all-reduce as {ranks} local ranks"] = {
         name: {"cases": result.gate.cases, "values": result.gate.values, "seconds": result.seconds}
         for name, result in ran.items()

@@ -180,7 +180,7 @@ def test_a_candidate_that_no_payload_takes_is_skipped_with_the_reason(session, t
     assert [result.passed for result in results] == [True, False]
     assert (results[1].candidate, results[1].failure) == ("two", "")
     assert results[1].skipped == (
-        f"no payload of {work.label} takes route two_stage, by the thresholds of spec mini; candidate two has "
+        f"no payload_bytes of {work.label} takes route two_stage, by the thresholds of spec mini; candidate two has "
         "nothing to show"
     )
 

@@ -160,7 +160,9 @@ def test_the_librarys_module_is_short_readable_python() -> None:
     code = [line for line in text.splitlines() if re.match(r"(import|from|def|class|if|for) ", line)]
     assert code == [
         "from pathlib import Path",
-        "from ..runtime import Build, Candidate, DeviceKind, Kernel, Part, Record, Table, Workload, bind",
+        "from ..runtime import bind",
+        "from ..table import Build, Candidate, CtaRecord, DeviceKind, FamilyEntry, Kernel, Part, "
+        "RecordLine, Table, Workload",
         "from ..families.all_reduce import op as _all_reduce",
         "from ..families.hyper_connection import op as _hyper_connection",
         "from ..families.linear_all_reduce import op as _linear_all_reduce",

@@ -15,7 +15,9 @@ from kernwright.table import (
     Build,
     Candidate,
     Contract,
+    CtaRecord,
     DeviceKind,
+    FamilyEntry,
     FieldValue,
     Kernel,
     RecordLine,
@@ -33,6 +35,11 @@ STEPS = {
     "combine": ("combine",),
     "final": ("combine_norm", "down_final", "up_mix"),
 }
+
+RECORD = CtaRecord(("failures", "cta", "row", "branch", "expected", "seen"), "row {row} of branch {branch}")
+FAMILY = FamilyEntry(
+    "hyper_connection", kinds=tuple(STEPS), unit="tokens", waits={4: "the gates"}, cta_record=RECORD
+)
 
 
 def source(name: str, arch: str) -> str:
@@ -126,7 +133,7 @@ def record(
 
 
 def table(*workloads: Workload, root: Path = Path("/nowhere")) -> Table:
-    return Table(format=FORMAT, root=root, workloads=workloads)
+    return Table(format=FORMAT, root=root, workloads=workloads, families=(FAMILY,))
 
 
 def dispatch_of(*workloads: Workload, root: Path = Path("/nowhere")) -> Dispatch:
