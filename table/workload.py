@@ -9,7 +9,7 @@ from pathlib import Path
 from .candidate import Candidate
 from .record import RecordLine
 
-FORMAT = 3
+FORMAT = 4
 """Version of this data model; `generated/dispatch.py` states the one it was written for."""
 
 FieldValue = str | int | float | tuple[int, int]

@@ -68,7 +68,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     asked: list[tuple[str, str]] = []
 
     def bench(
-        _dispatch: Any, _family_evidence: Any, workload: Any, _identities: Any, cell: Any, *_: Any, **__: Any
+        _dispatch: Any, _family_evidence: Any, workload: Any, cell: Any, *_: Any, **__: Any
     ) -> Bench:
         asked.append((workload.label, cell.title(workload)))
         return Bench(
