@@ -67,9 +67,7 @@ def test_planted_candidates(planted, device, tmp_path):
     work = planted.table.workloads[0]
     options = Options(pace=Pace(groups=7, replays=10, most=14), peers=(), failures=tmp_path)
     with monitor(device) as watch:
-        result = bench(
-            planted, EVIDENCE, work, Cell(RankContext(device)), watch, (), options
-        )
+        result = bench(planted, EVIDENCE, work, Cell(RankContext(device)), watch, (), options)
     records = {record.candidate: record for record in result.records}
     assert {name: record.verdict for name, record in records.items()} == {
         "control": "no_difference",

@@ -93,7 +93,7 @@ def test_a_mismatch_of_a_build_that_its_device_takes_no_more_still_counts(file: 
     failed = at(1, file, timing=None, exactness=WRONG, device=ampere)
     passed = at(2, file, device=ampere, code_sha256=THEN)
     both = sources(NOW, arch="sm_80") | sources(THEN, arch="sm_86")
-    assert newest([failed, at(3, file, device=ampere), passed], both) == [passed, failed]
+    assert newest([failed, at(3, file, device=ampere), passed], both) == [failed, passed]
     assert stale([failed, passed], both) == []
 
 
