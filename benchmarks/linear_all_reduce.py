@@ -11,7 +11,6 @@ wrong. NVLink multicast stays off.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import statistics
@@ -32,16 +31,13 @@ import torch.distributed._symmetric_memory as symmetric
 import typer
 from kernwright.evidence.graphs import Graph, capture, replay_ms
 from kernwright.evidence.health import Monitor, Snapshot, monitor, problem
-from kernwright.evidence.provenance import toolkit
+from kernwright.evidence.provenance import loaded_code, toolkit
 from kernwright.evidence.ranks import agreed, slowest
 from kernwright.generated import dispatch
-from kernwright.generator import builds, plan_generation
 from kernwright.ledger import Exactness, Group, Record, RecordedDevice, Timing, make_record
 from kernwright.ledger.writer import write_record
 from kernwright.runtime.communicator.group import GroupCommunicator
 from kernwright.runtime.device import current
-from kernwright.runtime.loader import machine_code
-from kernwright.specs import find_workspace
 from kernwright.version import VERSION
 
 SHAPES = ((5120, 4096), (7168, 9216), (5120, 12800))
@@ -215,10 +211,6 @@ class Bench:
 
     def write(self, folder: Path, table: list[dict[str, Any]]) -> list[Path]:
         """A record for every candidate of every cell that was measured."""
-        identities = {
-            (b.workload.spec, b.workload.workload.label(), b.candidate.candidate.name): b.source.identity
-            for b in builds(plan_generation(find_workspace()))
-        }
         written = []
         for work in dispatch.DISPATCH.table.workloads:
             if work.spec not in SPECS or work.fields["world_size"] != self.comm.world_size:
@@ -236,17 +228,16 @@ class Bench:
                 rows = [row for row in here if arm in row["us"]]
                 if rows and len(rows) == len(here):
                     worst = max(rows, key=lambda row: row["us"][arm] / row["us"][CONTROL])
-                    identity = identities[work.spec, work.label, candidate.name]
-                    written.append(write_record(folder, self.record(work, candidate, arm, worst, identity)))
+                    written.append(write_record(folder, self.record(work, candidate, arm, worst)))
         return written
 
-    def record(self, work: Any, candidate: Any, arm: str, row: dict[str, Any], identity: str) -> Record:
+    def record(self, work: Any, candidate: Any, arm: str, row: dict[str, Any]) -> Record:
         """What was measured of a candidate at the rows where it did worst."""
         key = (row["width"], row["k"], row["m"])
         samples, here = self.samples[key], current(self.comm.device)
         arch = next(iter(candidate.builds))
         build, root = candidate.builds[arch], dispatch.DISPATCH.table.root
-        code = machine_code(root, build, arch, "cubin") if candidate.kernels else None
+        loaded = loaded_code(root, build, arch)
         error = row["relative_l2"][arm]
         near = isinstance(error, float) and error <= 4e-3
         pairs = [samples[name][2 * i : 2 * i + 2] for i in range(self.groups) for name in (CONTROL, arm)]
@@ -259,7 +250,7 @@ class Bench:
                 for i, fault in enumerate(self.faults[key])
             ),
             flops=2 * CALLS * row["m"] * row["width"] * row["k"],
-            peers={name: tuple(found) for name, found in samples.items() if name not in (CONTROL, arm)},
+            baselines={name: tuple(found) for name, found in samples.items() if name not in (CONTROL, arm)},
         )
         assert here.arch is not None
         return make_record(
@@ -270,11 +261,13 @@ class Bench:
             candidate=candidate.name,
             control=work.control.name,
             device=RecordedDevice(arch=here.arch, sm_count=here.sm_count, name=here.name),
-            toolkit=toolkit(self.watch.driver, code.nvrtc if code else None),
-            source_sha256=build.sha256,
-            control_source_sha256=work.control.builds[arch].sha256,
-            cubin_sha256=hashlib.sha256(code.data).hexdigest() if code else None,
-            identity=identity,
+            toolkit=toolkit(self.watch.driver, loaded.nvrtc),
+            code_sha256=build.code,
+            control_code_sha256=work.control.builds[arch].code,
+            source_sha256=build.sha256 or None,
+            control_source_sha256=work.control.builds[arch].sha256 or None,
+            cubin_sha256=loaded.sha256,
+            machine_code_sha256=loaded.machine_code_sha256,
             exactness=Exactness(
                 cases=1,
                 values=row["m"] * row["width"],

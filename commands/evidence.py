@@ -236,6 +236,40 @@ def ledger_stale(json: Json = False) -> None:
     return console.print_table("Stale records", tuple(table[0]), [tuple(row.values()) for row in table])
 
 
+@ledger_app.command("rekey")
+def ledger_rekey(
+    folder: Annotated[
+        Path, typer.Option("--from", help="A `generated` folder as it was when records were measured.")
+    ],
+    json: Json = False,
+) -> None:
+    """Give records today's digest of their code where tokens or machine code prove that it is what they measured."""
+    from kernwright.evidence.rekey import rekey
+    from kernwright.generator import ledger_folder, plan_generation
+    from kernwright.ledger import read_records
+
+    workspace = open_workspace()
+    total = len(read_records(ledger_folder(workspace)))
+    with console.progress("proving records", total, quiet=json) as advance:
+        found = rekey(plan_generation(workspace), folder, advance)
+    left = [entry for entry in found if entry.outcome == "stale"]
+    if json:
+        console.print_json([entry.to_json() for entry in found])
+    else:
+        counts = [
+            (outcome.replace("_", " "), number)
+            for outcome in ("current", "tokens", "machine_code", "stale")
+            if (number := sum(entry.outcome == outcome for entry in found))
+        ]
+        console.print_table("Records by proof", ("proof", "records"), counts)
+        for entry in left:
+            console.complain(f"stale: {entry.file}: {entry.reason}")
+        if any(entry.outcome in ("tokens", "machine_code") for entry in found):
+            console.say("records were rewritten; run `kernwright generate`")
+    if left:
+        raise typer.Exit(1)
+
+
 def _folder() -> Path:
     from kernwright.generator import ledger_folder
 

@@ -27,7 +27,6 @@ def bench(
     dispatch: Dispatch,
     evidence: FamilyEvidence,
     workload: Workload,
-    identities: dict[tuple[str, str], str],
     cell: Cell,
     watch: Monitor,
     candidates: Sequence[str],
@@ -40,7 +39,6 @@ def bench(
 
     Args:
         dispatch, evidence, workload: what is measured.
-        identities: digest of canonical workload, candidate and target, by (candidate, arch).
         cell: which part of it, and on which GPU; several ranks call this together.
         watch: the GPU's health.
         candidates: names; empty for all. The control is always there.
@@ -54,7 +52,7 @@ def bench(
         ExternalUnusable: see `external.load`.
         GraphEmpty: the control's graph doesn't do its work.
     """
-    run = BenchmarkRun(dispatch, evidence, workload, identities, cell, watch, options, backend)
+    run = BenchmarkRun(dispatch, evidence, workload, cell, watch, options, backend)
     control = run.control
     chosen = chosen_builds(workload, Wanted(candidates), run.own)
     verified = run.verify(control)

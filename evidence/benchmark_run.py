@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,7 +14,6 @@ from ..runtime.device import Device as Here
 from ..runtime.device import current, serves
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
-from ..runtime.loader import machine_code
 from ..runtime.plan import Plan
 from ..table import Candidate, Workload
 from .cells import Cell
@@ -24,7 +22,7 @@ from .gate import differing, poison
 from .graphs import Graph, capture, replay_ms
 from .health import Monitor
 from .outcome import Bench
-from .provenance import exactness_of, toolkit
+from .provenance import exactness_of, loaded_code, toolkit
 from .ranks import agreed
 from .timing import Pace, alone, flat, paired
 from .tolerance import under_tolerance
@@ -76,7 +74,6 @@ class BenchmarkRun:
         dispatch: Dispatch,
         evidence: FamilyEvidence,
         workload: Workload,
-        identities: dict[tuple[str, str], str],
         cell: Cell,
         watch: Monitor,
         options: Options,
@@ -92,7 +89,7 @@ class BenchmarkRun:
         self._own_results: dict[str, list[torch.Tensor]] = {}
         """What the chain of a candidate under a tolerance stored when it was launched eagerly."""
         self.notes: list[str] = []
-        self._dispatch, self._identities, self._cell, self._watch = dispatch, identities, cell, watch
+        self._dispatch, self._cell, self._watch = dispatch, cell, watch
         self.capture, self._verify, self._sample = backend.capture, backend.verify, backend.sample
 
     def own(self, candidate: Candidate) -> list[str]:
@@ -227,7 +224,8 @@ class BenchmarkRun:
         """The evidence; the ledger's rule makes the verdict of it."""
         arch, control = self.arch(candidate), self.control
         build = candidate.builds[arch]
-        code = machine_code(self._dispatch.table.root, build, arch, "cubin")
+        beside = control.builds[self.arch(control)]
+        loaded = loaded_code(self._dispatch.table.root, build, arch)
         refused = groups if isinstance(groups, str) else None
         if verified.gate.exact and verified.problem:  # wrong on another rank, or the channel broke
             refused = verified.problem
@@ -241,7 +239,7 @@ class BenchmarkRun:
                 bytes=self.chain.bytes,
                 flops=self.chain.flops,
                 floor_ms=median(floor) if floor else None,
-                peers=peers,
+                baselines=peers,
             )
         assert self.here.arch is not None
         return make_record(
@@ -253,11 +251,13 @@ class BenchmarkRun:
             candidate=candidate.name,
             control=control.name,
             device=RecordedDevice(arch=self.here.arch, sm_count=self.here.sm_count, name=self.here.name),
-            toolkit=toolkit(self._watch.driver, code.nvrtc),
-            source_sha256=build.sha256,
-            control_source_sha256=control.builds[self.arch(control)].sha256,
-            cubin_sha256=hashlib.sha256(code.data).hexdigest(),
-            identity=self._identities[candidate.name, arch],
+            toolkit=toolkit(self._watch.driver, loaded.nvrtc),
+            code_sha256=build.code,
+            control_code_sha256=beside.code,
+            source_sha256=build.sha256 or None,
+            control_source_sha256=beside.sha256 or None,
+            cubin_sha256=loaded.sha256,
+            machine_code_sha256=loaded.machine_code_sha256,
             exactness=exactness_of(verified.gate, verified.against, refused, verified.closeness),
             timing=timing,
             rule=self.options.rule,

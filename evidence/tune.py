@@ -86,7 +86,6 @@ def tune(
             dispatch,
             evidence,
             workload,
-            {},
             Cell(place, None, size),
             watch,
             Options(pace=pace),

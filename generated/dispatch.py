@@ -12,7 +12,7 @@ from ..families.hyper_connection import op as _hyper_connection
 from ..families.linear_all_reduce import op as _linear_all_reduce
 
 TABLE = Table(
-    format=3,
+    format=4,
     root=Path(__file__).parent,
     workloads=(
         Workload(
@@ -27,8 +27,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/one_stage.sm_80.cu', 'aaa879b89223fff86eb408691f70009c4509a9fa60f9945058aeafa066978d12'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/one_stage.sm_90.cu', '623e02ad06a5dc6a52cfaafd133b4537e989b37efa7f3f6760af1f4060dcc2b8'),
+                        'sm_80': Build('5358289074d0f41064c339a10226216bc12c7ad7de6bf60cc1b547c679f126ac', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', 'b1f63294523b632b5acbb2a290a0fca78929e6ac8f72d00f7a822f78d371fb6c'),
+                        'sm_90': Build('d88971079ad6ecdd1cb3f96ea3c39675b338382abaa7741ec167176807e95f17', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', 'b1f63294523b632b5acbb2a290a0fca78929e6ac8f72d00f7a822f78d371fb6c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -50,8 +50,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', 'c1596a4ad7447728209ee1a2677c5fb4e9ea52cbbafc759e37d94715fe83110d'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', '93b87289fd0496e08d7e1ccc16c6fee4336901ecd629760158d626dd7c6ab80b'),
+                        'sm_80': Build('6b31d63942ef44b1abc648d3d0ded7db5941c9c799f9dafa7ffb157300554bdc', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '904ee40ebc973b9ef817aa0d6a634384a5931d833f7f38995c2fbffad999cef5'),
+                        'sm_90': Build('69d5ba80f9326c7f8aa79d29547760841f187fa6053063d1be85530ed28400da', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '904ee40ebc973b9ef817aa0d6a634384a5931d833f7f38995c2fbffad999cef5'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -73,8 +73,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_narrow.sm_80.cu', '9097d26ef97c974a7ebb1763d14eede3dd0495c5ba3fd2fb404c5768de6d6e5f'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_narrow.sm_90.cu', '6a21ec992997cf525d625a5beebe208b8f2fab5c6ca6558be677b9637709e722'),
+                        'sm_80': Build('160563b4953dc492f2727f0f0140d8138e7a6dd0b2e23060017b3688e64c60e9', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', '3b5e33b9f28ac10bea303b9141f41fd47ea22664ace33547f0981a461837ba18'),
+                        'sm_90': Build('acd73a0fa67d33f2f3be089c00b19c97868488d07de345bc5df06a31a5dcb6b3', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', '3b5e33b9f28ac10bea303b9141f41fd47ea22664ace33547f0981a461837ba18'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -96,8 +96,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/two_stage.sm_80.cu', 'f779bd7b3211f2f2575f0c0aafd0f11226447521b2f6d34447cdb1e856444651'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/two_stage.sm_90.cu', '2047352bfc786bb1920debe0b79ba68e80470ac78d8d7ce90b1017a90292a9c7'),
+                        'sm_80': Build('645403d090858ade7f956cdb6a7614f73b90f2f1e21d39d967122e742f67bd13', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'c198a3deae94ba4d8c56605d75939a7dd441b18414a0ed60769ccc510acaddb8'),
+                        'sm_90': Build('d7b942a4a8b9b8cd14e33efabfc7b46a5ba7f28d2ab79087e4f8392d535ec47b', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'c198a3deae94ba4d8c56605d75939a7dd441b18414a0ed60769ccc510acaddb8'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -134,8 +134,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/one_stage.sm_80.cu', '01e1e875125dd726fd90d8ab0cdbeaf85932833c923e658072940d5c5820ac76'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/one_stage.sm_90.cu', 'b704382f2a4d833e7b50f7a38de7f910ff696d857d5273f12a1b7ba231937bc2'),
+                        'sm_80': Build('bb64521fed62f57a40a0c94ea7bc8a862552d6dec6aaad8bb6a2410e2499b90d', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', 'ca6b22726206fc6946a2c4ee3e5520444f07fa05445ab650adc42ad2bfdef46d'),
+                        'sm_90': Build('ff55cd52a4aa201c35108ccd4a19cacc5e53fa543c74dd92c2cfbc1dff3f89e9', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', 'ca6b22726206fc6946a2c4ee3e5520444f07fa05445ab650adc42ad2bfdef46d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -157,8 +157,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', '1095279a1f62a4f551ca958b6f4cbddd6cc1dece932c33f76d20caacbf202c56'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '5b00f84914ba73ebd496fca74b3c167ff292f5d51291d59e341993c463480135'),
+                        'sm_80': Build('c38bc6c402d578132c7afd6d15bf4ba2598130d25049e6dc886bbbd03820a638', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '1a0628aefe2e63f4c1216802d5c7a53aa9d141ac99fae27cc48e5d3a4563c168'),
+                        'sm_90': Build('af9e3d917e6eefc61fa96f04514184288f779b6fed466d7383850a97ea513578', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '1a0628aefe2e63f4c1216802d5c7a53aa9d141ac99fae27cc48e5d3a4563c168'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -180,8 +180,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_narrow.sm_80.cu', '434b5d314c5b63fdfdd06c5c2139fb84c4fe53094f13ef3115b9a0228a743b01'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_narrow.sm_90.cu', '8c0f551760bccf29bebb0b2ae11e2922a5298e6bea38a01aa373b73520ed7a25'),
+                        'sm_80': Build('a62668673de72825af8c651e773224027e7e7316486bacc5da20907563070610', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '17fff9d8ef3ee0c03cc6fface1de81b1d720fdd2f451b01efff03183dc79f8fe'),
+                        'sm_90': Build('9d5a516f22577521cb6aa93c012666b79749acf8a8bc1ba3b6867badb0e50294', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '17fff9d8ef3ee0c03cc6fface1de81b1d720fdd2f451b01efff03183dc79f8fe'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -203,8 +203,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/two_stage.sm_80.cu', '918b06ad7d4da0a306e233cc31bd2dbba337734f283b5c9c3d927961b7c64f73'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/two_stage.sm_90.cu', 'c5a942eeb4d52dd08bb7b82e041b14b9f882c53e582cd95d7e970363edd1efa0'),
+                        'sm_80': Build('2e682a5a5a0a14c9b5045d27840d429660125b21651096ad9364e624f4e985d7', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '95cffba081ea146c81b0ed07100fa8f0af9e5b26e6e6734a444dd184e720a730'),
+                        'sm_90': Build('45a44fc2b90d9fd1b51e51e606f9d4598c61dc3f3c97be3271dc5ff358679329', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '95cffba081ea146c81b0ed07100fa8f0af9e5b26e6e6734a444dd184e720a730'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -242,8 +242,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/one_stage.sm_80.cu', 'ceee9a144112933c18f5351bb264db053ec2dbeca4eeafe0ef6eceb3450f54ee'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/one_stage.sm_90.cu', 'f4f2772e0a9e27ad509f8010b3760819d043024752bdf7aa22447f6e749abd9a'),
+                        'sm_80': Build('2a39b4ad7df5dd6f3be6ed47dc4b13f3165d32475e6c5184b2d0f539f47d7740', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '540c42e1598f793279d1c1b7bca3c92eabda57006039bb1a2b900d11c0c9e201'),
+                        'sm_90': Build('17267a5b987d7d23ac432eab77ca770a8f479e706b4bc4b0cab5d99f1a57a7a6', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '540c42e1598f793279d1c1b7bca3c92eabda57006039bb1a2b900d11c0c9e201'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -265,8 +265,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', 'bf80baf0ac3027f7d7abc25fd91e4aa73925c1c852ee7f3cba7f79e4b5ca9af6'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', '56a714234e8ae03c50071adb5fc3f2050a00ee5c9fcc2f074d1328c979806064'),
+                        'sm_80': Build('9e206ea540b1f85c2bf4b69d02dcc30bd25f657d7b6ebefda4c03e51b585dbda', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', 'b658fc198dfac0b58e44852574009cc6a4532c5280166abc332498d1474996f0'),
+                        'sm_90': Build('9045692d56e0dca4b46fc433f70569eb6381064fe3ff5b6fd6669179bd7c0744', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', 'b658fc198dfac0b58e44852574009cc6a4532c5280166abc332498d1474996f0'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -288,8 +288,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_narrow.sm_80.cu', 'f63ca1fd3f2d56ce27ff38f9811c1cf901ae592a38fe62982d1c43dd19c0a733'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_narrow.sm_90.cu', '65bfe1425dff7fefe952c8a019e0610b5d478f4254b5eb83665a6dbf0d8e56a9'),
+                        'sm_80': Build('be96ad52b71b06808217ada685ea40fdaf2a522c7e6b519ccec2036ecd7e0cd4', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '86b8e3445e5c28af0b1579e954b39226f3701bd2953e14ecabd6c9d18ca558bb'),
+                        'sm_90': Build('de543176527aafc3c0194fdc2fd9b2d0230cc9c5bc801df020018b092c636c87', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '86b8e3445e5c28af0b1579e954b39226f3701bd2953e14ecabd6c9d18ca558bb'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -311,8 +311,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/two_stage.sm_80.cu', 'bb655602afc15d36f7afa23828585ff69ab9033c680c43da71a6fbfb5ab7bd7e'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/two_stage.sm_90.cu', 'aa7856ce6cac8e42d7f5f721c15d86248c7ab1c41cfa12cd52b716c019f17e67'),
+                        'sm_80': Build('1721c4e82fee828b70578c8a464f301cf1e379bb674c9e9ec9d481407fcf8796', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', 'e6edb4150e77040f6f607ee1ca7904ce9279fc2e9f527574c4868d877acb03fb'),
+                        'sm_90': Build('f09e9a605dd4ac330c089a959007692fa271ae566100be02eace3eba1bc31ae4', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', 'e6edb4150e77040f6f607ee1ca7904ce9279fc2e9f527574c4868d877acb03fb'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -350,8 +350,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/one_stage.sm_80.cu', 'ad073970cb23719295848e4f2d067710399203246dc25a3106c0e280ea5f61ac'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/one_stage.sm_90.cu', '51563b3b29a5f562248bbfcdb9708165d834d265f17bed69440f3770ddf5c82e'),
+                        'sm_80': Build('211500cd626da39187b6e06fef2260231713279f79f37f71ea63536c6b3d1d7d', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', '67be147bdac5d2253d69e24c575537680bec5997c82af2cfaf01b63618f49de4'),
+                        'sm_90': Build('a9be06ca47deb190e9ab77c1f1f26abce32fac8152d903ee8bd495eb6840740d', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', '67be147bdac5d2253d69e24c575537680bec5997c82af2cfaf01b63618f49de4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -373,8 +373,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', 'bfb64f6df2ee742859bef7dfa5beda4261aeddc2186a75dc11a7cb0c00f8a49a'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', '7587c2cd25213741fc5d074a74261983a020824d935dd4d54f4eed7ff39386df'),
+                        'sm_80': Build('8065790da46c2b44cd14c89d995fcab0a3e85719770e7ee497c0d72a41551bc8', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '5aecc9349f58c23922daea77f2d86751323eea4bf3aef04b4c42c82c46a39d0d'),
+                        'sm_90': Build('bf9da8fe0329c04aace52bea3bc1717d23b019c31da0a7a3dbc35f51e1644d3b', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '5aecc9349f58c23922daea77f2d86751323eea4bf3aef04b4c42c82c46a39d0d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -396,8 +396,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_narrow.sm_80.cu', '19007b324780f7c1cfc76d61b62d9b5b9ecb57b668f929e496883429e803d7f4'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_narrow.sm_90.cu', '2cb162a21aa1e07e9c80081b3553627d15a73e3e685404f0ab71dc28e8d83820'),
+                        'sm_80': Build('000ecff5c79b83f344d237f8bcee808c4220f5f558a5dfbebe2146ff746a494f', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', 'a85ae742fd869afd6f28bb63f9a0f28a1528c1751e6dff4ac8caa2c6877a555a'),
+                        'sm_90': Build('afcd63e53ae403c567ac0a9e10e16748ea065c9c9772cc980ba05c7dc47fde29', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', 'a85ae742fd869afd6f28bb63f9a0f28a1528c1751e6dff4ac8caa2c6877a555a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -419,8 +419,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/two_stage.sm_80.cu', 'e1f0376f5fc079ed21a734c81c17b4a1cceb677ee9ad351ab10d7b42a3681f75'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/two_stage.sm_90.cu', 'eed00a3bfb452f6a7eb5b8345edbad4bdd1d1d76ae9b2b1329ccacf9b908a22d'),
+                        'sm_80': Build('00200d97b8605da1a80cd4140a1b851678ab2d5b6d5b20ad12e79bab398c26aa', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', '8658d492d12d94c239b1d287240a56960c5b90480b5f2ff8c74441d6b1f4aa91'),
+                        'sm_90': Build('e68d73c84dc6b3cb2558852716df472e87a05be5b4607592c8f4e3d8300458ed', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', '8658d492d12d94c239b1d287240a56960c5b90480b5f2ff8c74441d6b1f4aa91'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -457,8 +457,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/one_stage.sm_80.cu', '1ffc53b543f750d889420241bd95c748b2187b2ea86944778cae7e901f9348a7'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/one_stage.sm_90.cu', '7e53d562a7e27d0779b6eae73b106f552f8fab4066b9266b26e3ee2c72df77fe'),
+                        'sm_80': Build('eb732dace0e5ab539ef10926a91edec5236fa05bc892e9531231c5bf295b6108', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', 'a6861aac3f071bde1d8dbb438a5d0eaa7becd741f21787f3cff7761bad63141a'),
+                        'sm_90': Build('78a05c7bbb6818b82a58f9cbc097d773ce3c0c0e3c01cd063542331c88d95de4', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', 'a6861aac3f071bde1d8dbb438a5d0eaa7becd741f21787f3cff7761bad63141a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -480,8 +480,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', 'ff67144f033e271b4b64a9c060dc2ee7aef969b476417699031275e58ff4c63c'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '1f28b8f75568ac2dae261004ec3d5dee2a68e7a0fa6d9023291baa6e209040aa'),
+                        'sm_80': Build('1415d51a3dd66787a9c5e80ccbb40dc74a678b1902ae1a62488b4ecc742b7b33', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '2781524f555dfd10c9de6e3883b50284355c006dc406a412aa90524d02b50235'),
+                        'sm_90': Build('a1f21257b653409ab41a307304c5c0063b3808603bd1abcb475526b2c4a2fa9a', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '2781524f555dfd10c9de6e3883b50284355c006dc406a412aa90524d02b50235'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -503,8 +503,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_narrow.sm_80.cu', '3421ed1454f8f6ef16c42a003fc99b386b7dbbe10ad6eb0f06a3d9a5b6b62844'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_narrow.sm_90.cu', '4165d312dbdde0740638ffc374a0044e16bb8cc555e36f35740359ddb0bf0402'),
+                        'sm_80': Build('a4e0c4e4fe9fe45fbd63bdc0a3321ca154fc3185aab0986f57e2bab10d9112d5', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '874dd1c8504cd1e11ff396a5fc3a64ef715fe3b45ee91a93718c825c9fc9bce4'),
+                        'sm_90': Build('4ccd732821c4fe4cedf9892c0e5151e346688e090abd7ee9c5a989a277b79c81', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '874dd1c8504cd1e11ff396a5fc3a64ef715fe3b45ee91a93718c825c9fc9bce4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -526,8 +526,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/two_stage.sm_80.cu', '2fbd8596c04d688f74daad19972d3a58b0020a26618012de65d7e37bff525d2c'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/two_stage.sm_90.cu', '345586794ea0d101f85e2ef308c8f41e64ecdad4751cd525ab1fded2effed531'),
+                        'sm_80': Build('dcc1d09069f56fab47b7c08031d42bfb011487d265bb89e60164a571391c5f75', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', 'e640beeca0b0d6fbba29c7fe4d1de80c7acc2a5f9f59f6d858cf6c4d443e0456'),
+                        'sm_90': Build('e680ef747c8142f8205ad50c7aadfad684c79e61ebed873ecbf8674c9e48819d', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', 'e640beeca0b0d6fbba29c7fe4d1de80c7acc2a5f9f59f6d858cf6c4d443e0456'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -565,8 +565,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/one_stage.sm_80.cu', 'f389fae2333a1c419afe50fd1d9582824816fb6ff9e980fce666d90b8129f87c'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/one_stage.sm_90.cu', '4aa73ffdf20573e4a369903c19935d0cd98507a62ce70b7712517c9c64aa0e64'),
+                        'sm_80': Build('cd2ff0383ebc0cf0a6333dc29a533e999592775f29087d34fb43f1501082139d', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', '04732a2fe4543e0c4726dff91f27d71da1be8e2df0ff1da3473f20f47cd81ec8'),
+                        'sm_90': Build('a6289d5ab492f1bde07762fb5f7a76ee250d1d72e5afe3e551c84144338afd94', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', '04732a2fe4543e0c4726dff91f27d71da1be8e2df0ff1da3473f20f47cd81ec8'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -588,8 +588,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', '86a302b8a073a4451b5db6ea1f177ced12f2ad6ed1e4ed4efd3b3ae5c1c499b6'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', 'd2cd535f8c12a2c2158085d982a91ccc8a1996be1ba39190888d9168b5830738'),
+                        'sm_80': Build('8319f7e5dd9bca60804be7bf19cfac4c7aff719f53aeaea974279c0e16192175', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', '6360663610b2a1363d19b86aa94a406b06a1ea92d303d221d9bae68ca4172a79'),
+                        'sm_90': Build('8c3d245ef1600a50e07794a561550dcd4851b40245423eed96193cb24521f517', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', '6360663610b2a1363d19b86aa94a406b06a1ea92d303d221d9bae68ca4172a79'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -611,8 +611,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_narrow.sm_80.cu', '3d4d5c006798714f773cef5ab56ef6c37a7f79878a38ca36e2916a39cb93c3fd'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_narrow.sm_90.cu', 'f97b333ddeeb88a4518832811bcd36add04f0d4b112ccd11bac074620ecec4ac'),
+                        'sm_80': Build('82b24d9e3d0db44a723e14ccc2b2ebb90766fd3c7829650d8233fde8523a8933', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '2d6ab45caa61e439f549fbf295403130addda0fe16e5bb828fc214559685d5e1'),
+                        'sm_90': Build('9334fa7e99631952edc937627cff2e54054f4ab5d48f1ee455bf1ad5998980f2', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '2d6ab45caa61e439f549fbf295403130addda0fe16e5bb828fc214559685d5e1'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -634,8 +634,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '53d28393a2aa70556a2b47a635474a19fa4a3d7314d653d6e5d07e9b436dc2be'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/two_stage.sm_90.cu', 'c696c68a75a3335c0df8ed2124e912e75c83887c16f4497356a386911463ad95'),
+                        'sm_80': Build('4d45c5c75e60d981c7ffbc0e241cfed2d1434ae4d776012fa8e2af21b1626dec', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', 'cf2ff30f02f53666f1d4efe38e856554203837d0b695e7fe69822dd25b176f20'),
+                        'sm_90': Build('3167de233e610611f1a6a8921969b664f7eda80e19ab0dd4559bc1deac6758b6', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', 'cf2ff30f02f53666f1d4efe38e856554203837d0b695e7fe69822dd25b176f20'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -673,8 +673,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/one_stage.sm_80.cu', 'c62a66a96841233a045e0f7fd02109b0b4a674266e748e0837908f4e7cdb6467'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/one_stage.sm_90.cu', '47274c6ca82bb780426daf1fc33d1091ff28006b5dd6476a7c621a025ca9dc65'),
+                        'sm_80': Build('7367b15eda31df3efcd3027ea734f2bcf0976af7e11ff1c2e9ad558f81599071', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', '04616c0f29db42f3498eefcb54198420415b57b12cc017b7e6320475d46a48f2'),
+                        'sm_90': Build('a96e253ec45c0fcd9a4e25f1b1c197b0ef7c0ec02a67e434ce33b56671288219', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', '04616c0f29db42f3498eefcb54198420415b57b12cc017b7e6320475d46a48f2'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -696,8 +696,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', 'e7d8e7313a713aaf30ccd2487bd2c2b91a2f7bb0888cc1c27aab8b04247f3049'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', 'a504a9ffdee633cc24a2009d298e8c1bc004fb2479966396668648c4a1ce640f'),
+                        'sm_80': Build('6d2ede6f6fc0e55a374eebd116294bd19f991c92260ba60c3b7fe1e2f34e7427', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', 'e01767f4070947ee22b09633c76a12b98384e777cc794c5fd0482ad5c61b583e'),
+                        'sm_90': Build('eada443c5d2ffe6d6073d9337f399e03a3c88fef005d489e5986f9a79119c508', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', 'e01767f4070947ee22b09633c76a12b98384e777cc794c5fd0482ad5c61b583e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -719,8 +719,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_narrow.sm_80.cu', '3bb580a21dbd90afe71fd67078cf2dfce4b3e783f94bd783321df13898ee38f5'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_narrow.sm_90.cu', '889e851a1dfad3482203264003ba2aa2be034cd71a15c6d6ac1200b114eb09de'),
+                        'sm_80': Build('7a78118f215ebcd276e0adedae4f4e18b2ec9dc3a32b60bde85ca9707b05000b', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '5673b758ad798903d1c79415f1a4196eb6dde536bc45bb9cc52a8d7aa720b8cd'),
+                        'sm_90': Build('32151b3b53d45c516cdd0ccb26b5aabf78eb368b124764aea31773a721293ca0', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '5673b758ad798903d1c79415f1a4196eb6dde536bc45bb9cc52a8d7aa720b8cd'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -742,8 +742,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/two_stage.sm_80.cu', 'b2520d498e617d523e9ac84ed4385c58093dfe145980e0e6ccdede2e258bc7d0'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/two_stage.sm_90.cu', '2d5ffe1f2a2a1580057101a3450b98944f75352f086282c1836fe395bc5c21a2'),
+                        'sm_80': Build('3341f22be1a306f61c6084130e9c083f13aac93c16658ac0ff4b0660d41b195c', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '60d97156b2d7f4485f1b2fe74b9449ed141e5e33c8bc6fad0976250f30a22dde'),
+                        'sm_90': Build('6948ebca5023f4952e2b2c27b01fc52c1e2d75744f9241cedc8c3ee7a05d919b', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '60d97156b2d7f4485f1b2fe74b9449ed141e5e33c8bc6fad0976250f30a22dde'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -780,8 +780,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/one_stage.sm_80.cu', 'a3765193a1ef2070bf491cf89153f0961328e5f1243f28772db43a609ae3c3f2'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/one_stage.sm_90.cu', '9d3bf1a6d8519b728018ada9a0873d5114073dff7840757bf5952b66dcb9e023'),
+                        'sm_80': Build('19441136ab5b9ad6cf2d3ec3fc306679e954bdbe34f3f9a705ffd9b939bc1ce4', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '5bc808a4359d09cf1992914235acef90cf480231a128a451659732f477496eaa'),
+                        'sm_90': Build('5d710b90e5f43850435f0d29df554c32a0a54c4ca71640b1927cc19a1223d024', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '5bc808a4359d09cf1992914235acef90cf480231a128a451659732f477496eaa'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -803,8 +803,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', 'aaa99a003e5cac67eebcccacf5e456a9bdc5a9517d8228a79fe9d25538bb418d'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '386b968cdf4658ffe9987c3ebdc191ac9489bc79ccf03c16f1c6d98e5a4571d0'),
+                        'sm_80': Build('6d1f91909ef4e5ac0ac9080b6e3d58e773ccddcb9a411dd2df650d10084560b1', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', '0962c640398a30cdd239fdc822a861aac469996af4b075bfb3aca931bfa2e05b'),
+                        'sm_90': Build('e45c67b5be08ffc28227c9369aacbb84708c40563b1317d464e0507c411aa2a7', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', '0962c640398a30cdd239fdc822a861aac469996af4b075bfb3aca931bfa2e05b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -826,8 +826,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_narrow.sm_80.cu', '899028870e343127a2bae369e2ee8ce42fc0dd9f78f64649a4c77dfad7e69bb5'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_narrow.sm_90.cu', '819fed92ec5d03642e526f41287d7218920035de73ccaa2580d1de7ae07c8edc'),
+                        'sm_80': Build('33d2edf44ea74f1648031d7f464dafcd89ef82bfbb063756dfaf6b0bb27ecfa5', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', 'a126d40855742dd6012eb72f455d1f158912f5bfa74183bb4185d977efaeaec6'),
+                        'sm_90': Build('ee61c4f0d3139cef1a9bad2f1a172a2bfdc36098dcf29f5b707dab705d62b243', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', 'a126d40855742dd6012eb72f455d1f158912f5bfa74183bb4185d977efaeaec6'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -849,8 +849,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/two_stage.sm_80.cu', 'bdf796b5fa2a9c8ff112ce12e3ad48949280d8a74ee834a65730240c021285db'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/two_stage.sm_90.cu', 'a37265c8419d7969947f1fed7e6dcb8675dbea3b0bd7ca68e79d057684b4e514'),
+                        'sm_80': Build('b53189757bf5b251996b00cf76faaf660c25837acbaed883f2875a34f948798d', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'c0ef7a64b3879f1ba08b574c743e9eeb5a9e53a806fc9cb2f4bbe5a8370d73a6'),
+                        'sm_90': Build('d47fa09229003851b949b1fec254774b91b5c842c24375ea416cf70534d1a032', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'c0ef7a64b3879f1ba08b574c743e9eeb5a9e53a806fc9cb2f4bbe5a8370d73a6'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -888,8 +888,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/one_stage.sm_80.cu', '1afa7590e547a339134eb550758850794697f9e0103fb4dee94426966da41dbd'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/one_stage.sm_90.cu', '9b2f1c7eeeaa1fd98827dee1547f2b21940371500b35ce955df753dd718316fd'),
+                        'sm_80': Build('878863fb4518007965806cb109d11fe245325bc95f816b67013faffe548c5b09', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '1ad657623152863d0d2419d8ed9389effbf06994c5eb47d8f201c00272a54b1b'),
+                        'sm_90': Build('f90bdcff6ec43b0b94f56565d6dcaeaf87e89e4f3d0a5d293b42a9b8b9b8dd92', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '1ad657623152863d0d2419d8ed9389effbf06994c5eb47d8f201c00272a54b1b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -911,8 +911,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', '37fb5828eac36f177a43300bae7d86f8f1a597945d6fba737426d8e717b1297f'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', '070293ef3d8dd0763736a160bc80281cfe570b259ddfd795ab0337fbda285940'),
+                        'sm_80': Build('d0c62527739e6926a1abc6d1e06135f15ddb31122ba72f553cad638ae366568b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '1cea734c539ccf62399a29c535732dfd6172d039152baa474ce555a88e7637d4'),
+                        'sm_90': Build('4e07657c30068c3f73368e6bda5d1fb8ea86928f5c5ec6902b26683566123660', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '1cea734c539ccf62399a29c535732dfd6172d039152baa474ce555a88e7637d4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -934,8 +934,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_narrow.sm_80.cu', '6536c07b02b0420478a2af4050fa1eff7cc78032a6c6a631fa4845fb1c6a4010'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_narrow.sm_90.cu', '761e757195853d750aa4bf222c90658e3a2954e2afb12428be5eef42747c7eac'),
+                        'sm_80': Build('3a679de0ed16842d78f15ad702c5a04898256c3cd0a90d23ac3bdd0ad5be7d54', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '290087d200f51ff86c5d1b73ba77c4db32cba543fbb65ea6302b45268ecaca69'),
+                        'sm_90': Build('6523e37aa8cb1e3ef9737551f476b62f9e5c1dc153ca1e245c4214350c29f4bd', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '290087d200f51ff86c5d1b73ba77c4db32cba543fbb65ea6302b45268ecaca69'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -957,8 +957,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '038cd3ccdfd50345e8863625ed345b3f83f243248112af7da9b5593c99658a5e'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/two_stage.sm_90.cu', 'c5463893235f1769678fa76aebcfb4519438f43e2108f6bd12cd9dfb836e1001'),
+                        'sm_80': Build('348a81298b7f578034a39c1695dc29d1b222f9e1a67d2c2c30096d364466bca2', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '6084208a1072d720898ee3472768caa765deab86f025eb900124162e939a1336'),
+                        'sm_90': Build('255ee8c8fbe2254ddf8cc4e0de766e403bc26804f2f681105c5072a87f13a5ba', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '6084208a1072d720898ee3472768caa765deab86f025eb900124162e939a1336'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -996,8 +996,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/one_stage.sm_80.cu', 'cdeb68c995d4b44820377994c31f1c75bd707abae8947d2d0a1b391a8a9c4023'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/one_stage.sm_90.cu', 'c73cc73ba7d6531fcf8ce9b9edf94f50a1493a96b7cb3ecd728f017240efbb6b'),
+                        'sm_80': Build('51829bd84e6885e5b69ae2d9a9c95664135697d39828165c3bbfe3c8604dcbdb', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', '32d99a2119345624c4f090660fa54344c5c61d3f94785e9d3fe192a38c5af850'),
+                        'sm_90': Build('dffde2eca3242df9a0d58fabff782364fb358a1bc8bcfce294d8690de4df60df', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', '32d99a2119345624c4f090660fa54344c5c61d3f94785e9d3fe192a38c5af850'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1019,8 +1019,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', 'bca9528effe37a863d45c31df9e57d2990d5614487e2df46253c2ab3fa0757ee'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', 'eac45c82d4ae800b49df2547e771371592a9c55ee50b8c13692e73d4fa0646d4'),
+                        'sm_80': Build('32308a6c9eb7fd0dd427cec8f4a7d620ef5443bb06aca6bc561391fe34b3d89c', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '1855b7dffa4452f8a4741134c364ea321dbd2ec36d86e496a8ddac350c2549a2'),
+                        'sm_90': Build('0b490119259a7bb067812ac9876c1ab2b2f46cc4b7820c48740276eb7867feb5', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '1855b7dffa4452f8a4741134c364ea321dbd2ec36d86e496a8ddac350c2549a2'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1042,8 +1042,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_narrow.sm_80.cu', '71b6c162be94c4d323c20255a275b22179e67fad9aa31af0f8267675caece52b'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_narrow.sm_90.cu', 'db70648891c803e5cbb6c84c0a2ad5b16c2914ba345368140ba16576067ce063'),
+                        'sm_80': Build('69b09596f2740dbe062e4832aa34ecd2d45d76c4da846bc646e3105d5b6f44a2', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '3a8fe90b8e4fbf61cdcbffbcd1e15eb939d474dc37149a95026b2ab951e61234'),
+                        'sm_90': Build('c7ef62a956da723a7312d8a7ac6f865f0a41bcf7b5620f099568e78dfe15368f', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '3a8fe90b8e4fbf61cdcbffbcd1e15eb939d474dc37149a95026b2ab951e61234'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1065,8 +1065,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/two_stage.sm_80.cu', '7ab896cf1e244e996f46bde391e60718ca1274f9fbd2991dd09b5a65478622b1'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/two_stage.sm_90.cu', 'cdac79def76a6c16514bf6de9f3def2efea1b365323379ca6da731f85b84d940'),
+                        'sm_80': Build('c7cc351079828fa44d491edc9d66908532ef0e919f84f100fb1ba54b09afcb4f', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '0579e0bb3afd96a5c10da227aaaf94a8179ccdd155d2cabd1512a4a61d6fb1a0'),
+                        'sm_90': Build('02c7c8fef0a31c77c2708ffa04cce6f2db9e4dcb6a296f70fce5169548eb3348', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '0579e0bb3afd96a5c10da227aaaf94a8179ccdd155d2cabd1512a4a61d6fb1a0'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1105,8 +1105,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/one_stage.sm_80.cu', 'bd33689ed776ca2d943212abd18989de9715fec070eecfa9240fcd94d6069b73'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/one_stage.sm_90.cu', '573f9aa59a5346a9b3f81ec655c66968d92cfb66d5120711e548a36ca710e19e'),
+                        'sm_80': Build('1c4191667dead6e92747c049f944e551e2c6fdaf07b161f2229becf4a3fdf1ad', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'a9e0a3768c34676f2fec508deacf3d22d60ded1d313b017ceec97f5ea43cefcc'),
+                        'sm_90': Build('087fb9f0df95e12e35f8997f9e46b8a9ac4bf8a7260a5739c3d051cec9479e36', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'a9e0a3768c34676f2fec508deacf3d22d60ded1d313b017ceec97f5ea43cefcc'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1128,8 +1128,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '952b2916ebe9879a46c33338dd226ac91131395ffbb1d6b5f49c887872932cb2'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '4d20d7c0cdc7b720115a67aa7c4493cd26ce8918d26eaa9f4294826c760b1134'),
+                        'sm_80': Build('06617456a05cf8dc416fb404eb03e915fc153b1cc8424a231e117064766e2fcb', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', '9018ab85098ca9b73e66b2eca2f70281acbe73e8a01960db5e3c1d9391120701'),
+                        'sm_90': Build('45e93bdba40ab2e02181883fa5e24bc4f7d754f0c868a692937b081b15fa0c4d', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', '9018ab85098ca9b73e66b2eca2f70281acbe73e8a01960db5e3c1d9391120701'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1151,8 +1151,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_narrow.sm_80.cu', '4da702e21dd8894c3e57516d26b19f39912b94f229510eaf274233be71719d2b'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_narrow.sm_90.cu', 'a4ff524f6e4a2a9b5bd64e4b130f0fbea83f4f8336e5d85ff77471faa34590cc'),
+                        'sm_80': Build('684ff5c64df1334b8866d698a1587d4bba13fad5350173412c1019e09f3ac907', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', 'e2b5af2057d451d5251b55cba55ae423ec9f7a3151738ffbc82f6c9810f4ada2'),
+                        'sm_90': Build('fad0ea2bf6cb530ce8c535df3c4a2f568516041424c6b9d2b2b2325733350ce5', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', 'e2b5af2057d451d5251b55cba55ae423ec9f7a3151738ffbc82f6c9810f4ada2'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1174,8 +1174,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/two_stage.sm_80.cu', '0e73e498656a633e68d789c25599312194c41cb42534e8fff0a643b49f6413cd'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '86a13870991f71ebec9102b540284f9a81cf6954291ea2780800d50b0c742532'),
+                        'sm_80': Build('51117b6a36efb44d320b211e16788fe0dddf75fe56646b1839990283c782b978', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '83ec052a9dde992e133c0b68556c8a7243777a0c2871da9e4e4e6754a6308792'),
+                        'sm_90': Build('5f3a871981292dc369fbe0e9fe43e51d0d8e5b94f1e4c00b5a5a1f9d96c1a8a8', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '83ec052a9dde992e133c0b68556c8a7243777a0c2871da9e4e4e6754a6308792'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1213,8 +1213,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '8ec4cb3ebd9ff2383f1e3d9e154002fbc24fa7c3d7f5c933810aae3eb7f0ad4e'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/one_stage.sm_90.cu', '3cf716a39655cea3db4db9de713a7d70d503e4428280d84ecee1c1159a069d47'),
+                        'sm_80': Build('dfc3aabe30ae07e0db7b6d9df867ebf7f429b206ba168620a5ff562c4b108738', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', '39404e3197b3d88c60d5720ecf5f80810e6815a5d2cca7f3e9dcd8571409a684'),
+                        'sm_90': Build('039b5c6a0c84b718dd6d598df281a33ea0eccc88bb7ef6cb9bf6f449a6da6271', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', '39404e3197b3d88c60d5720ecf5f80810e6815a5d2cca7f3e9dcd8571409a684'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1236,8 +1236,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '93507b4bf29224af9ae1b5cdcf17543db249d74033edd24614092e45abede579'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '0500a111e65b431561dfc2c451a3a4e3b9e592e609237e7c8524dc09271d8958'),
+                        'sm_80': Build('dd590524e3812cf6b2ce1394ca4e61bf98a3ae78d4492598d4233fcbdab9afca', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', '5b678ab375232b6949128eda99e5327b98ee27622ebd0a85f3c59b882b3c22f1'),
+                        'sm_90': Build('827382b36a1c0b9485c2b622208ea8f93dde5c49c683596ced7464797bf54f2d', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', '5b678ab375232b6949128eda99e5327b98ee27622ebd0a85f3c59b882b3c22f1'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1259,8 +1259,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_narrow.sm_80.cu', '3f6d2f958624245780405dc0879a32c45dc1319bb8dce66bf20b80daf36fc6fd'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_narrow.sm_90.cu', '9713c86f208d8861a45a084aee8c40547c899790121477e21509dad392d917a2'),
+                        'sm_80': Build('52ca0ca56775d70dcecc3a3e0ad8764139760a62088361200fb616c871496114', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '8d545d0910f749b6f5abec556d36028efef3423d6e1cdf7cc9d3cb57e4365c66'),
+                        'sm_90': Build('f06cf4d63b175ed1a6b183d7f531ae8fea188c33f5de6316cb4e1f7c5b5ff6a2', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '8d545d0910f749b6f5abec556d36028efef3423d6e1cdf7cc9d3cb57e4365c66'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1282,8 +1282,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/two_stage.sm_80.cu', '74d9d117588b59579c26b9280541fd5388969db86f6ac0b1f24f3ab2de883d09'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/two_stage.sm_90.cu', '9e5e759d01483b6cfd13c87ae665be8480666746cef13041c6cb3b4f9ae6df74'),
+                        'sm_80': Build('8950e7bb818d7693c5a3d5d99cef7b34c9cb8cd41e98c44868ef575f28ce5d7c', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', 'edb2a527724dd5abbded2e5f2a32494cfc2c68114dbcafccac5f51b68dd0fc28'),
+                        'sm_90': Build('5dd3d27ff3358b07892e920600f72403c7f3873cbcfebea41c96e54c07323549', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', 'edb2a527724dd5abbded2e5f2a32494cfc2c68114dbcafccac5f51b68dd0fc28'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1321,8 +1321,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/one_stage.sm_80.cu', '6a4095a509db0ae6046f36324d60a179e515eae0c27dae1eb8cffa8a6cefe336'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/one_stage.sm_90.cu', '70e9f737de4664a7e9668cf5102dbeb53f4cb67f3170f210d80cfe610509a761'),
+                        'sm_80': Build('7d9188c4ae6333f2a8ac04112ba45c19dd9e0d726fc8b6222f65f41aef7bdafc', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', 'ffdd9f5649ad3045d643e4327d82bd96dfdfb08d178f6de1fe2a38cf4851da14'),
+                        'sm_90': Build('07d145cef90bec6dec140c132362a75ba5dec0cbb104109b23413031f7e4ea5e', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', 'ffdd9f5649ad3045d643e4327d82bd96dfdfb08d178f6de1fe2a38cf4851da14'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1344,8 +1344,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', '0320be9543586fe1b6d057a41d7e6a538a7072dc74e9c3603c7529ed5655f8ea'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', '1900960e11d4bd9bfe5157f50a21acc915aeab62164006b657d2b1825bf0cf87'),
+                        'sm_80': Build('1bd8cf4007f6af6a408245884c920ea711c0b61bc00825bf818dc73636b47d84', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '753282655c8e72e043a7aa72ec4e803bef50930c959cef460ca7902ef0afe6b7'),
+                        'sm_90': Build('f60dcfbf1a8f843dfbf4117c719ece8395d5d33fefbb801664f8213c25876eb0', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '753282655c8e72e043a7aa72ec4e803bef50930c959cef460ca7902ef0afe6b7'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1367,8 +1367,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_narrow.sm_80.cu', 'e0b6db2af6ed99c71939001fafb5e666399ad3901d8ad365117e2f50a61e1025'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_narrow.sm_90.cu', '41a91d4e4ad4c8e7764aaeb5cd0f46b22015d6bd03000690ea73464f2938dc37'),
+                        'sm_80': Build('2262a35204b9d36ac56b89e8eb99abdb53c4bff820479b6997f8310723242889', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '5f9d03147ccdf47e6286ea087e80b03ff84df6c8a682d505705d616dcf24c09d'),
+                        'sm_90': Build('efd52899ca94a7472c956e316368fa570b6ffb7b9961a12ce1bcec9b3a13bd94', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '5f9d03147ccdf47e6286ea087e80b03ff84df6c8a682d505705d616dcf24c09d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1390,8 +1390,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/two_stage.sm_80.cu', 'a1eb798b77f4ec12f6a89be17689d965d35d3cc33ae9909952e3ac333d82e7cb'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/two_stage.sm_90.cu', '49eeddd8f6cc4219029f544f7260ab6c600bf0ce2c98b96c56e2a26c68488a8c'),
+                        'sm_80': Build('5a539c2dff3978ce25fb0b0947e2978875a2ca553383c6fd67f8a26b31a3465e', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', 'b589547fc55e35cb9c1692e5b45f7bfb8434c7de0ce740fcea3e57f93bc0d2fe'),
+                        'sm_90': Build('4e9db86a32291942f774da41370fb3882a3ae2c145a47d6a0ff6681f55cc4078', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', 'b589547fc55e35cb9c1692e5b45f7bfb8434c7de0ce740fcea3e57f93bc0d2fe'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1430,8 +1430,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/one_stage.sm_80.cu', 'f982ba2ac84a5596e7a22ea95389ea6509782e6636c33268c3337f74985e8e8b'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/one_stage.sm_90.cu', '9a1692ef262323bc7891e71e95bee32a3e8d2947b265f583c803f290f13bf8da'),
+                        'sm_80': Build('79020c913a8ec877a74dabd01ac9158037800b4cb0f0e6fc6c1764d9a189e1ae', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '0fcc6ae51484b89eebdfcdee6ab2e4c7f86d0651b42adee5d8dc9f9e4e7ceb96'),
+                        'sm_90': Build('2c0248cd099a0a16d2ea9a74f1ba44ede55b7ea12035f8a7634dc15c79931c50', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '0fcc6ae51484b89eebdfcdee6ab2e4c7f86d0651b42adee5d8dc9f9e4e7ceb96'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1453,8 +1453,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '1953dc14a5cd435c43312b4e5b5b3412b25317a80205d564ff99ef03b5a76685'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '8ec3b73639df45eaf965f896135f087afefca64b857e8d10560b4f429aa84be8'),
+                        'sm_80': Build('0e7a3d046218f03fbaa38890d9a50446c5847526e16e75a57dc3672be0b08fa9', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '469fc07a04c9154e0ca53a33fa181a2ee7525a7f8a00d75df2711109d974b199'),
+                        'sm_90': Build('c68c971755e8805e22fc3f0a10d79cb7c2650226fb2c47f2d176073df53d1b6a', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '469fc07a04c9154e0ca53a33fa181a2ee7525a7f8a00d75df2711109d974b199'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1476,8 +1476,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_narrow.sm_80.cu', 'ace378fc00369bcd40f226fe3294a671b08c0c54dcce5109d46af496899a40d1'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_narrow.sm_90.cu', '0e13fbde3fe54377b9756c8b74463657cddb505734c05c6aa7e5bbea18ae2614'),
+                        'sm_80': Build('569a8580983a923179a0014a26f500bd23466c3bc5a84ec963c0f712b57f330b', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', '72fedac59e70bfa92ee87a87f3c10963b4815e4bf222ce9abf152ef247faf223'),
+                        'sm_90': Build('9b0e74c5645d664a37a45065c6ac3c38b5abefb4e452698851f29e0e8caa2f4b', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', '72fedac59e70bfa92ee87a87f3c10963b4815e4bf222ce9abf152ef247faf223'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1499,8 +1499,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/two_stage.sm_80.cu', 'ca86ff25f02065ccbf49be7ae6cfb9c7648f401dac6c5b51c6d8c842d3acdad8'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '93b72bd1a4bcfe484977b7fae26a16c2aca66278f8f63cacb6efb515fd5ac045'),
+                        'sm_80': Build('2b082007f7640788b4e35544bfb9fd5b04a103f45553cfffd0e1b6ee129c33ad', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', 'e70d20db00bb2893a34bd8ae475a5946faad81b3472ee28e133a788502560ded'),
+                        'sm_90': Build('0e9217cae718427a5e2a6e6db2fb43ff923c8ebcc5d395cd60829351e5e74564', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', 'e70d20db00bb2893a34bd8ae475a5946faad81b3472ee28e133a788502560ded'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1538,8 +1538,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '1ee7bf4f92785495fc7c3475d0a0ac12ad4e6585bdfb908713a0be76337788b9'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/one_stage.sm_90.cu', 'e7f9f9ea9c3ec5b484c1496fcec041ad726f903846602260027d870f54063e70'),
+                        'sm_80': Build('aff53bfb475ddaf416db00c863ab40c411d06840d78f110629a1bcc80aeabac8', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', 'cc8dd73eee7e73d2057034c1e67df3429a11b9ba23571a08583dbd3d0b9bd308'),
+                        'sm_90': Build('13b780757388aa0a004af34d2b023ea903ff0f3432bac47084ca07f55c429793', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', 'cc8dd73eee7e73d2057034c1e67df3429a11b9ba23571a08583dbd3d0b9bd308'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1561,8 +1561,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '8cb48710a2d4bec6ab4cb204533c1af5b018d34a96b528cd805c8467d9dffb7d'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '7b6508ee388d5f59fef88707e861b63b21e82c1cf2a8c1a22143da3c6a97632f'),
+                        'sm_80': Build('42273622a480f553c3fd9b7634a8ab73ec8f270e80572532e74629eabda01fc5', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', 'b635a980a7c2f345dc43dc0b888e9bafe7c50d8ef3742b151f060f6476df7bcd'),
+                        'sm_90': Build('b778084f8d6eea52ecea2b32392943fdd6dbeba0ef439bc46bb8fef4ee59338a', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', 'b635a980a7c2f345dc43dc0b888e9bafe7c50d8ef3742b151f060f6476df7bcd'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1584,8 +1584,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_narrow.sm_80.cu', 'c11f0b13826451bc3ce7db5e6b8c6babb447da413b14e9fd0844eb9b91d5ea34'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_narrow.sm_90.cu', 'cc507f2426afff7587218e78d43594a9f73cd35680c282ffbbdfce3471828003'),
+                        'sm_80': Build('cb136980900d44b82e0e6e37299089829a09b50214b23260f4b015d2e59e9384', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', 'adf53b0d0203b9247b2693f994958a44df29b9593dcb2620713ce09e8050a84d'),
+                        'sm_90': Build('eef5c7cffb6e8b04c53a78b874801be7c7d0a4150675fef0f83d217a6c1e928b', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', 'adf53b0d0203b9247b2693f994958a44df29b9593dcb2620713ce09e8050a84d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1607,8 +1607,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/two_stage.sm_80.cu', 'c9859949c804c104beff2e4f6d0220b608787442d2360e3059e4f05ae536ffa1'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/two_stage.sm_90.cu', 'be6c3778829ec3b656e5d83fd709445652dabf0a9443e27bf71a92388ae90012'),
+                        'sm_80': Build('aa95d2f00a6d9dcff064c53e121a32eec8f4d308d12e360f9a06617cfbd057b1', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', 'f9d3cf11704d9ffeed0f04584f77a1ac9229c2f832ae983f9569c3b95300834a'),
+                        'sm_90': Build('076109a95f4a88fa5f4b59b684e498996726619a2a35146012f0c04303b5fada', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', 'f9d3cf11704d9ffeed0f04584f77a1ac9229c2f832ae983f9569c3b95300834a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1646,8 +1646,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/one_stage.sm_80.cu', 'dbb94683030070eca08240143f321427de063c9b4b246e802e2b1fd9d6375f5e'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/one_stage.sm_90.cu', '0dec458fe180e4eb11cd758ad962a40b309e7879333c5f5c7eb90bf4c65c2534'),
+                        'sm_80': Build('913079cd066668ac13784f4a0787c56a7a291b0c7cedc3411009783bdc1e9976', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', 'aec000f7e405ba4a2b2cdac6e2b7da4e94d5a7045f45aba5314f5f0fcd640b47'),
+                        'sm_90': Build('84563d2432618cae8d4a68764aa6e35412a0e01ffc931cd18a8ebbc4d7b7ff24', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', 'aec000f7e405ba4a2b2cdac6e2b7da4e94d5a7045f45aba5314f5f0fcd640b47'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1669,8 +1669,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', '63a0569dcda493f461da614a18390d4351c228e48228306b9c3d401f23e7eed7'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', '26c8db95bbf84927a5cf17ad5549d10ae314636f9d7b5fd18917bd764bf88053'),
+                        'sm_80': Build('361d02a4143cce6d4d1762ac3e591d197f4df142d9b469bc133db1c90e0a5f69', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '21360de420142e9f98eb671d83cbe85c3a60a1f9af95378092ad76a6be69aaed'),
+                        'sm_90': Build('df85957fcb2ddc691dd2af9ed3d9caee4505fe1953eb2a9c565c1c465f822cf4', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '21360de420142e9f98eb671d83cbe85c3a60a1f9af95378092ad76a6be69aaed'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1692,8 +1692,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_narrow.sm_80.cu', 'e30039416e41281062a1775ed1de73bbc5a386b413b28d1283b8f6d3a98c82ef'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_narrow.sm_90.cu', 'e518305b5d80f2156758be43e22f95d6e1330c76ff087f07d4f51332daeb131c'),
+                        'sm_80': Build('676c84e5f0eef3e4aab5c6d798c2292e9d76566b6c031255b31b7658c8094b49', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '3909de8bcc11953583a2e23d23cf675936aec65f28bde2772ec08a545a1cff57'),
+                        'sm_90': Build('7878d8c1df6556184c33a2999d07286a2db2d8f4f13df0be27f4bb92f218f288', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '3909de8bcc11953583a2e23d23cf675936aec65f28bde2772ec08a545a1cff57'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1715,8 +1715,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/two_stage.sm_80.cu', '409ec0cfc5d0ab1ddbc069224360fe9ea95fc70e61e4152780d5e8b96aef4e0f'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/two_stage.sm_90.cu', 'b47c320841dc8974ab6515929f15c9641aa6ec15738c42e759875d26fb714e19'),
+                        'sm_80': Build('109c353da9ec7bab5d6998604dce45afa28abdb6bd843ecab54d18b2a4c32a56', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', 'e85cf1ed6d6d3645062250a71cba8a7b11729551b24cda17021f8fbe29a959a8'),
+                        'sm_90': Build('9ccef5fdd1fa11e076a228e6fd0d7d9ea9d877b53dbf4c7be171e34d94df86a6', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', 'e85cf1ed6d6d3645062250a71cba8a7b11729551b24cda17021f8fbe29a959a8'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1755,8 +1755,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/one_stage.sm_80.cu', '0a1f07a0231814178b094d1b40e3743fcac48693015220603adbfa738a6c06b1'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/one_stage.sm_90.cu', 'f2f31e6bf492b21306ddbadb8e340981c639090afd4879512dbc82115d9b7f12'),
+                        'sm_80': Build('01d8dc4c0911b22d384dc148753f896dc3f757c8d8ac6a68a8e7950aec91bf68', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', 'a1034f671fb30b492ff114088bef773cc57da89342fcb8da5e7150aa9308be31'),
+                        'sm_90': Build('3e481524783d3dd569cb2caaa4acb5ad0292daf438b521918513a040190f7516', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', 'a1034f671fb30b492ff114088bef773cc57da89342fcb8da5e7150aa9308be31'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1778,8 +1778,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '5b30b77c0f978b3163395b87b669865069d9f7f41b30ff864d802b043ac6dcdc'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '7f9b9dd0c8dd5ffa6380e19ed85b794e5c077000a7ad61e27f42ced3b60aff7d'),
+                        'sm_80': Build('076e86e145e6ae14c9215d45ede05b3c3b193d9aff1c73ab31960622d2d1d4bf', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'eb56243b510aee9dbdacbe4b4e819deb99bd7f5c706554bd1a47d981954d572e'),
+                        'sm_90': Build('46a9fc162b2c1a5f5600cd31b8592cf8962b953bedc6a03ed95befa654385e46', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'eb56243b510aee9dbdacbe4b4e819deb99bd7f5c706554bd1a47d981954d572e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1801,8 +1801,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_narrow.sm_80.cu', '79829329c3b2af71b3a41520f4926f11e9764505df9c5912fb29173e4103126d'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_narrow.sm_90.cu', '0eb89e8cf22f1f8eb0a0259e471ea1c7aad2e5eb7832c695fd9458b0406b603d'),
+                        'sm_80': Build('65cfb564a39c0e49ba81221bbb7fecea6b994e97ebd84e2e06fefabe4d41935c', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '2b39cf6f02e8b1c6a50b0317ffd18eddb488fce3ba66ca9b8cdf9e09e3166230'),
+                        'sm_90': Build('8aa402dacf4419f3eeab4967049da22e94ce8c730dac8b0296f4684976b2e3fe', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '2b39cf6f02e8b1c6a50b0317ffd18eddb488fce3ba66ca9b8cdf9e09e3166230'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1824,8 +1824,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/two_stage.sm_80.cu', 'f52deb83a63d5f2da443c802af45cff74f3fbe4f2e52e7f8a0a85fbc890bdfd9'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/two_stage.sm_90.cu', 'b6fa029843edea5424302cdb48948d924db535ea025f74c8fe8638307113547d'),
+                        'sm_80': Build('4551ab14f783cf91e84c7b358c90ae0daba4938c275a43d245ebd25fdd374339', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '496e717ea5184df25398ba8bb1f698bae734563007295e8baa072b1d7ec6636c'),
+                        'sm_90': Build('ade98b73f9dcdb93561f9fe74c95a3bde7374c1f1b1e803518d6a6d84a51fd6e', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '496e717ea5184df25398ba8bb1f698bae734563007295e8baa072b1d7ec6636c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1863,8 +1863,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '8e5a45f1c3c25b7ec3a070a29f6a08cdc4d40e0577821321c0345206bc2127f4'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/one_stage.sm_90.cu', '5c83c4e217515b653eb53ad33aec62b6b46c1c038d4b0ba573558a070ccc5ea7'),
+                        'sm_80': Build('1a3fbaf6cbba0ce6af9adfa7d7a45fdd1aa1eb7d54f52105840b60623d0a89a0', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '2d38c80b10b74f489d7310277b3e28d4986ac7a2d6b4502784b4009802b3e223'),
+                        'sm_90': Build('51d1abc74425701ab5beeb46125a317c2e9899d921956911d160126f6c440040', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '2d38c80b10b74f489d7310277b3e28d4986ac7a2d6b4502784b4009802b3e223'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1886,8 +1886,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '07d33b287088316409095deb64d2b70dea19ae5dd50d364937f3d2a51e03f209'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '3d81d2c4a21ae9eada31a3624d18eca1a64717405b74ddb59cd8e15369b0538c'),
+                        'sm_80': Build('f667a21dd808098bdcdd5f04185723cce6cbbce2c70495f6a6a98d0031a4d13b', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '86fca8e9fd82c62a50534b909298307441f6b0ac06401b92a264cb06cb314604'),
+                        'sm_90': Build('91806b1cb9a25f150795f1bb45b3d4ffa0a8375231d455db7db8426b767876ea', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '86fca8e9fd82c62a50534b909298307441f6b0ac06401b92a264cb06cb314604'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1909,8 +1909,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_narrow.sm_80.cu', '04a1eb226630205a0615536b90bc9835f17febb473d4cfa7ab665680f54bd487'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_narrow.sm_90.cu', '21294825351c6229dbac63b624fcd3acdba133c8e1fbd5ebc4d6854863274076'),
+                        'sm_80': Build('072a3da65c3a795628894242d1077b20a5c07a8a0dc92a2fa7e5842ef475da16', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', 'c5dd96fdcf79fd028f6f9a3fbb58137f9e3b6eefd3b1809fd2a7f63b2f09bc1a'),
+                        'sm_90': Build('600b9b158bbfad5a9ded12dce2fc73cac8a3b545e8b186e94e70ea30951890cc', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', 'c5dd96fdcf79fd028f6f9a3fbb58137f9e3b6eefd3b1809fd2a7f63b2f09bc1a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1932,8 +1932,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/two_stage.sm_80.cu', '3fd4c3916d4d251e97fe201c1b3e51be34d60d2f1d0162c6d8f9a7c2df20aab4'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/two_stage.sm_90.cu', 'be1f0e7672d2e6191b7919ca7e00b20fdd0773eddf61819b522ed69cefbcd40c'),
+                        'sm_80': Build('12c96b67fbc63c8fcf69e8cc36663293aa09c1a12d91ff5aa08bb94d88a87ebe', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', 'afe976565b756c1577b6081fab368106002562d0e766b3e1d49392fe883e1689'),
+                        'sm_90': Build('ca236c3a42c9224766fdedcf59da4fa05489d3e2ea93bc04cfe65596a4951421', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', 'afe976565b756c1577b6081fab368106002562d0e766b3e1d49392fe883e1689'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1971,10 +1971,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_70.cu', 'a7726fa47aeb6ab1a716e7b0b777bf0b1345a040997a122fe8bd542f3b255882'),
-                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_75.cu', '8829774f926e036f57c1d486b6b8fc6eaebf1a5e38e41ec7377bc5acce73170e'),
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_80.cu', '842558e565990d5d92fd84f046440fa5b17ea46e48bc5eb880f4fa10a9e9e6b9'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_90.cu', 'f9733a4ddc10a711e5f5d29b28a419319298c395de9243f582f2d1c152e4546f'),
+                        'sm_70': Build('f93b5692477a2f8e2c6a4036b706313384da2f1ceca021803e329bf0c7e0005b', 'hyper_connection/hc8_h2048_r128_tp1/replicated.cu', 'e6ef1b2c6239e82cf98a4796453ae7485ebdf4ecc135f91a29d949e10cd46258'),
+                        'sm_75': Build('5c6df9b2e7a14955dec0d159e69ebf63ede88fe8ee7f3759c5c0dc4c8361dabe', 'hyper_connection/hc8_h2048_r128_tp1/replicated.cu', 'e6ef1b2c6239e82cf98a4796453ae7485ebdf4ecc135f91a29d949e10cd46258'),
+                        'sm_80': Build('71dad162dd05f084a623a6432ddedcd3b25ee10ae2d684615b0539f21c536cf7', 'hyper_connection/hc8_h2048_r128_tp1/replicated.cu', 'e6ef1b2c6239e82cf98a4796453ae7485ebdf4ecc135f91a29d949e10cd46258'),
+                        'sm_90': Build('32b5eae3978204deaddb3641ca88d244c5cbf9b36070b5d2faaa317dfa6f2d6b', 'hyper_connection/hc8_h2048_r128_tp1/replicated.cu', 'e6ef1b2c6239e82cf98a4796453ae7485ebdf4ecc135f91a29d949e10cd46258'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -2001,10 +2001,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_70.cu', '603a3b11d3c82fdc4161f3a0317de14b529c438d459e4744caf81734b127d7ed'),
-                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_75.cu', '5c1589752b80bc500eba7b292f59f4d7f527047108746c8c7af52e364eb66afb'),
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_80.cu', '2c6e2c2e1f3e30c94c6df78cf21f33372f49a2893061eeb5393a627ddd9c9fdb'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90.cu', '0b1a1c30bf992bd23c40965198c4ac0f6fc2e6033fc4ab0ceaf318e92521a11f'),
+                        'sm_70': Build('e0b2889985cd3d92e53b76fdf84cd2c905aebd9c8390e0975ae69121feec6b2b', 'hyper_connection/hc8_h2048_r128_tp1/wide_rows.cu', 'd1ec8bd06a35ba21854aa01d06f80f5f88c55fb859875e287c92feeecc50c09d'),
+                        'sm_75': Build('c310ab4d423ddf180b90d7078afe9fe86a8ed97ef3d886879ccd81376a5f68f3', 'hyper_connection/hc8_h2048_r128_tp1/wide_rows.cu', 'd1ec8bd06a35ba21854aa01d06f80f5f88c55fb859875e287c92feeecc50c09d'),
+                        'sm_80': Build('dcc1181f9c4f29d15a2ff96f874b04cf32fc8720e80bda9353d9ff75f56f3159', 'hyper_connection/hc8_h2048_r128_tp1/wide_rows.cu', 'd1ec8bd06a35ba21854aa01d06f80f5f88c55fb859875e287c92feeecc50c09d'),
+                        'sm_90': Build('1ec306f7e2e70e39b8f3c74859a5498c289e9a8d276bc98f8a93c2d6a12cc4f0', 'hyper_connection/hc8_h2048_r128_tp1/wide_rows.cu', 'd1ec8bd06a35ba21854aa01d06f80f5f88c55fb859875e287c92feeecc50c09d'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -2031,7 +2031,7 @@ TABLE = Table(
                 RecordLine(
                     'replicated',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'f9733a4ddc10a711e5f5d29b28a419319298c395de9243f582f2d1c152e4546f',
+                    '32b5eae3978204deaddb3641ca88d244c5cbf9b36070b5d2faaa317dfa6f2d6b',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -2040,7 +2040,7 @@ TABLE = Table(
                 RecordLine(
                     'wide_rows',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '0b1a1c30bf992bd23c40965198c4ac0f6fc2e6033fc4ab0ceaf318e92521a11f',
+                    '1ec306f7e2e70e39b8f3c74859a5498c289e9a8d276bc98f8a93c2d6a12cc4f0',
                     exact=True,
                     verdict='rejected',
                     gain=-0.21324182018982563,
@@ -2060,8 +2060,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_80.cu', 'e2262b78c336fa63c3cec50306274d9333044797fa41009b34975e55ede7574a'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_90.cu', '604282e2cc15dab9da36089d4107bb892cb3ba9f60dcad064ad93526c3ac9790'),
+                        'sm_80': Build('22264932302f273fcfc53034391b07aebe4d5a942e058e15af8dfaa8abb46d2a', 'hyper_connection/hc8_h2048_r128_tp8/replicated.cu', 'a79f2acae755fb84d1078b081f080bf59d9e7238e9e29cff0a06085fed4b6634'),
+                        'sm_90': Build('631fbee7c34def0e691431d7aca8825876c33db84bc85b3304ece9d06e25e04d', 'hyper_connection/hc8_h2048_r128_tp8/replicated.cu', 'a79f2acae755fb84d1078b081f080bf59d9e7238e9e29cff0a06085fed4b6634'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -2088,8 +2088,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_80.cu', 'fe74762e8bc516ca463f40b6708d25087cba7130c080db9b8f1ccb5be5bfe455'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_90.cu', '3d4c31264a10ee8a8c1674b9b95332d02de84d24f58243661e3204ef5e2d53ec'),
+                        'sm_80': Build('f9b3b093738257b04ad6f4bd4ece946850defa8e0bb21e031b4c4e9d5fb6fca8', 'hyper_connection/hc8_h2048_r128_tp8/fused_up_128.cu', 'f0ea1de101b3336f230d1cdf5a5d44cf2796fdaec2505c1d757c19a45fc31620'),
+                        'sm_90': Build('0c93a2bdaa19fe8414b381d002468eb450c60f54d874b20f86fee6804f69c8df', 'hyper_connection/hc8_h2048_r128_tp8/fused_up_128.cu', 'f0ea1de101b3336f230d1cdf5a5d44cf2796fdaec2505c1d757c19a45fc31620'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_128', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -2121,8 +2121,8 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_80.cu', '231bb3a8dd92f682b6e3cbaa95e7adfa650ddd7a6a08bf659ff1a0e4cc2beaef'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_90.cu', 'f17e7a1b3482b234981aef1b5b066982c19c32df93a3344d833e424a8eaec43e'),
+                        'sm_80': Build('1e9969c9c85b10671fa7915eebb05c0f4e89f50e4633061ab4d352ef6d180308', 'hyper_connection/hc8_h2048_r128_tp8/hidden.cu', '19b498acdf41fdcde3ce750766395a524c9b22c1abc0ef138e45d7ccf91dc15e'),
+                        'sm_90': Build('e85af2956c0a586c423feb8dc5a20063799730b98e9b96d7206c347da2fcdbe5', 'hyper_connection/hc8_h2048_r128_tp8/hidden.cu', '19b498acdf41fdcde3ce750766395a524c9b22c1abc0ef138e45d7ccf91dc15e'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -2156,8 +2156,8 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_80.cu', '88de14f4ba4351ab820fa17725b3bd86833a46702226435090af7250fd82da71'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_90.cu', '051aef4194cd9b6204541d2b45ae992a9fa42f899adbef94b8d938947c09e3bc'),
+                        'sm_80': Build('72e788b3658b0265bd1acf1d4acd113ffc3ace0e59e0deccfd8b6c61c161c246', 'hyper_connection/hc8_h2048_r128_tp8/gates.cu', '690f80663a8ace764b6e3ba10e8beac4036c3baa4f22c59596c73d65736c41d0'),
+                        'sm_90': Build('217177daf127a3c1d873aecea4b07d37f307809b9f7cf1a311a1861be8dffaa4', 'hyper_connection/hc8_h2048_r128_tp8/gates.cu', '690f80663a8ace764b6e3ba10e8beac4036c3baa4f22c59596c73d65736c41d0'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -2201,7 +2201,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to1023-tp2/serial.sm_90.cu', '928f36b7e1c3dba37653ae0693abd70ece98944bd4dcd0e6816e5666b3a215d3'),
+                        'sm_90': Build('ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765'),
                     },
                     kernels={
                     },
@@ -2218,7 +2218,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to1023-tp2/serial_sm.sm_90.cu', '70f53ccfd1c0d6f117b324d8a3e7564dd700b5fa066b5534c5f8203320c47691'),
+                        'sm_90': Build('cf192d99c6a2cde1ae8f72881c1e8080415cee3e79d3986b82ed9cc9cfc54eb4', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2238,7 +2238,7 @@ TABLE = Table(
                 RecordLine(
                     'serial',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '928f36b7e1c3dba37653ae0693abd70ece98944bd4dcd0e6816e5666b3a215d3',
+                    'ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -2247,7 +2247,7 @@ TABLE = Table(
                 RecordLine(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '70f53ccfd1c0d6f117b324d8a3e7564dd700b5fa066b5534c5f8203320c47691',
+                    'cf192d99c6a2cde1ae8f72881c1e8080415cee3e79d3986b82ed9cc9cfc54eb4',
                     exact=True,
                     verdict='rejected',
                     gain=-0.028201561318263124,
@@ -2268,7 +2268,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1024to2047-tp2/serial.sm_90.cu', 'fe3d03a7b1b3fd78e12ad0d7b51dd8043831f3d6ba4ccda7b25500192a21ef29'),
+                        'sm_90': Build('ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765'),
                     },
                     kernels={
                     },
@@ -2285,7 +2285,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1024to2047-tp2/serial_sm.sm_90.cu', 'eb637968633f29352ec5a25f2cf6f541504691ffb86c3e43908e56b02e21eb06'),
+                        'sm_90': Build('cf192d99c6a2cde1ae8f72881c1e8080415cee3e79d3986b82ed9cc9cfc54eb4', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2305,7 +2305,7 @@ TABLE = Table(
                 RecordLine(
                     'serial',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'fe3d03a7b1b3fd78e12ad0d7b51dd8043831f3d6ba4ccda7b25500192a21ef29',
+                    'ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -2314,7 +2314,7 @@ TABLE = Table(
                 RecordLine(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'eb637968633f29352ec5a25f2cf6f541504691ffb86c3e43908e56b02e21eb06',
+                    'cf192d99c6a2cde1ae8f72881c1e8080415cee3e79d3986b82ed9cc9cfc54eb4',
                     exact=True,
                     verdict='admitted',
                     gain=0.017799031267173526,
@@ -2335,7 +2335,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial.sm_90.cu', '9fe17e185e6d5e12605e8169bd60ec8e75be2dd58d056af3087cd14486eb6364'),
+                        'sm_90': Build('ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765'),
                     },
                     kernels={
                     },
@@ -2352,7 +2352,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial_sm.sm_90.cu', 'e94779e441fc00c5513369a252c4d9ef70b5ae5602a434e86dc16e2eeb28eeda'),
+                        'sm_90': Build('cf192d99c6a2cde1ae8f72881c1e8080415cee3e79d3986b82ed9cc9cfc54eb4', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2372,7 +2372,7 @@ TABLE = Table(
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/nccl_4.sm_90.cu', 'c585d0e94b42dbaea0cb9ce84821c5a09c57327facfea8ce953277096ddd21d4'),
+                        'sm_90': Build('2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf'),
                     },
                     kernels={
                     },
@@ -2389,7 +2389,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_4.sm_90.cu', '25b9cb9ddc6094c61e5dd3e91445ece04b7fefad779bffb86cad2d179f1b522c'),
+                        'sm_90': Build('a4e2a6871fad9d74480fc553b82f7b324c3c94ad857d3a0d7f1e279f01f312f3', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '66ddd15e67b2974f4cc2927fbfc8a2a2fdb9b98f6e3be0a20ab6ad1b3db47484'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2409,7 +2409,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8.sm_90.cu', '4a3c03aefae78aff88e7622d38718238704b82b363e18b20484d8e77187b716b'),
+                        'sm_90': Build('33062f3d1989df0f6c6fe0842039f08e54d1375c1d06cebcfdcc0951533b7b58', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '9fee34591f24e605fdd79dd776a31554a904fa03b5b00c5180d573b200db6db5'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2429,7 +2429,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_16.sm_90.cu', '049b6d3e0c090356025728db9cd2965c4a9c213a277111f99fb9935bcda38eb9'),
+                        'sm_90': Build('6dbd3437b333086024668a588165bde70a2b06e1ba498e1695bda88dc4446a1b', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '5a8d4e9e66bbfd6d7d64f6becd6ee77a5998577a6a3bd050d13145e48645c147'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2449,7 +2449,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8_tail.sm_90.cu', '68aca8a6cfcc30789144cc3cbd9e1414c466d4c2a3dbc4ebf2f341a30a450ab9'),
+                        'sm_90': Build('563b7935be3bbe460e8fa2d7aa5fbb146f6d577ea1795351252f5f4867d6daa2', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'f724dd5c0d5c86747a7131959b030acd86ba8094720495daa6093443f956d87a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2469,7 +2469,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_12_tail.sm_90.cu', 'af60534fc0b9051732a889c3a1a1c6917180bff47f28a5962adf8fc31912fbfc'),
+                        'sm_90': Build('8cdf81824a89ac8686b088b4d65ed0b99384494dcbe6875d9c67f97001e85b9d', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0d8f00e1054797c43f9c88dbf8e44a94d9c1e6293adaf0597c3daa0514978663'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2489,7 +2489,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_4.sm_90.cu', '9bbff2bf5c7e35780430e126a4ce2d5d738146b90dd10e5df5cf9810b3cc9e0c'),
+                        'sm_90': Build('4658fe3ce10edbcb0f0a9d51a512f697fe9048d54a45723e5659cdbffdce825b', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '2ab38f5b3e0bc0b99089d93b4f9c416d507403817d48f523e39e854d3668935d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2511,7 +2511,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_tail.sm_90.cu', 'ce4a0603d19ca47d4b2652a8915c29312265a6e3dca0628edc32b920e30392b2'),
+                        'sm_90': Build('38323f502c1591f7c218082755a305ae902b680c826abff394d13ecd0b243dde', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '52898c8344e775d360f720b358799fecef327ca732cd16c144ef6733d0c021f9'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2533,7 +2533,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_free.sm_90.cu', 'bd76563c434493ee6c6304eccaf05495e81fc2fc2e6da87d06d6f93de877b724'),
+                        'sm_90': Build('5bd398a473d1054c887a0408714ee15ec8cbac4c7a41e7ba61c3409f5ff78c86', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '55f9b2e1a524080eb2d27c2533bba3e051f9b355b258c2d6816af5fdd116952e'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2555,7 +2555,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_between.sm_90.cu', '8ace4768a2ca94aa3a008bf6b71d9258391e9aa2494227edc8e1c96463ca0f73'),
+                        'sm_90': Build('93cd7840133b6dc5a005389c9faba8a4ede57047cd307af3b3a371b40aab8a5d', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '618ccc833561af2421a5df4e2688ed50369c1a58e5e3cada048509cb345ea0eb'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2577,7 +2577,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '9bbff2bf5c7e35780430e126a4ce2d5d738146b90dd10e5df5cf9810b3cc9e0c',
+                    '4658fe3ce10edbcb0f0a9d51a512f697fe9048d54a45723e5659cdbffdce825b',
                     exact=True,
                     verdict='rejected',
                     gain=-0.43611404869755055,
@@ -2586,7 +2586,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '8ace4768a2ca94aa3a008bf6b71d9258391e9aa2494227edc8e1c96463ca0f73',
+                    '93cd7840133b6dc5a005389c9faba8a4ede57047cd307af3b3a371b40aab8a5d',
                     exact=True,
                     verdict='rejected',
                     gain=-0.337149362493556,
@@ -2595,7 +2595,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'bd76563c434493ee6c6304eccaf05495e81fc2fc2e6da87d06d6f93de877b724',
+                    '5bd398a473d1054c887a0408714ee15ec8cbac4c7a41e7ba61c3409f5ff78c86',
                     exact=True,
                     verdict='rejected',
                     gain=-0.6152773866594581,
@@ -2604,7 +2604,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'ce4a0603d19ca47d4b2652a8915c29312265a6e3dca0628edc32b920e30392b2',
+                    '38323f502c1591f7c218082755a305ae902b680c826abff394d13ecd0b243dde',
                     exact=True,
                     verdict='rejected',
                     gain=-0.46019807265383794,
@@ -2613,7 +2613,7 @@ TABLE = Table(
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'c585d0e94b42dbaea0cb9ce84821c5a09c57327facfea8ce953277096ddd21d4',
+                    '2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf',
                     exact=True,
                     verdict='rejected',
                     gain=-0.5248180041293604,
@@ -2622,7 +2622,7 @@ TABLE = Table(
                 RecordLine(
                     'serial',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '9fe17e185e6d5e12605e8169bd60ec8e75be2dd58d056af3087cd14486eb6364',
+                    'ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -2631,7 +2631,7 @@ TABLE = Table(
                 RecordLine(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'e94779e441fc00c5513369a252c4d9ef70b5ae5602a434e86dc16e2eeb28eeda',
+                    'cf192d99c6a2cde1ae8f72881c1e8080415cee3e79d3986b82ed9cc9cfc54eb4',
                     exact=True,
                     verdict='admitted',
                     gain=0.04122129827236909,
@@ -2640,7 +2640,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'af60534fc0b9051732a889c3a1a1c6917180bff47f28a5962adf8fc31912fbfc',
+                    '8cdf81824a89ac8686b088b4d65ed0b99384494dcbe6875d9c67f97001e85b9d',
                     exact=True,
                     verdict='rejected',
                     gain=-0.2050353428636218,
@@ -2649,7 +2649,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '049b6d3e0c090356025728db9cd2965c4a9c213a277111f99fb9935bcda38eb9',
+                    '6dbd3437b333086024668a588165bde70a2b06e1ba498e1695bda88dc4446a1b',
                     exact=True,
                     verdict='rejected',
                     gain=-0.18824174894866075,
@@ -2658,7 +2658,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '25b9cb9ddc6094c61e5dd3e91445ece04b7fefad779bffb86cad2d179f1b522c',
+                    'a4e2a6871fad9d74480fc553b82f7b324c3c94ad857d3a0d7f1e279f01f312f3',
                     exact=True,
                     verdict='rejected',
                     gain=-0.44007710891254836,
@@ -2667,7 +2667,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '4a3c03aefae78aff88e7622d38718238704b82b363e18b20484d8e77187b716b',
+                    '33062f3d1989df0f6c6fe0842039f08e54d1375c1d06cebcfdcc0951533b7b58',
                     exact=True,
                     verdict='admitted',
                     gain=0.041899511754905805,
@@ -2676,7 +2676,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '68aca8a6cfcc30789144cc3cbd9e1414c466d4c2a3dbc4ebf2f341a30a450ab9',
+                    '563b7935be3bbe460e8fa2d7aa5fbb146f6d577ea1795351252f5f4867d6daa2',
                     exact=True,
                     verdict='rejected',
                     gain=-0.053245866346123716,
@@ -2697,7 +2697,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/serial.sm_90.cu', 'be3d149794419f5e7c708355778ff5bee4900d0a00780c485364c35649a987ab'),
+                        'sm_90': Build('ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765'),
                     },
                     kernels={
                     },
@@ -2714,7 +2714,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/serial_sm.sm_90.cu', 'fc1e8d81ae5663acafaac0345ff09772dc118888a7abdb48135f85505b55415f'),
+                        'sm_90': Build('cf192d99c6a2cde1ae8f72881c1e8080415cee3e79d3986b82ed9cc9cfc54eb4', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2734,7 +2734,7 @@ TABLE = Table(
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/nccl_4.sm_90.cu', '07c5a9eed5756e92323ac05a5a7789fcdde1c93d80612622bd3fb23339679ae9'),
+                        'sm_90': Build('2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf'),
                     },
                     kernels={
                     },
@@ -2751,7 +2751,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_4.sm_90.cu', '5c7a49bd117bd3c13da715f2b7734431a018429f7d6a7a1b9f211a34968442da'),
+                        'sm_90': Build('a4e2a6871fad9d74480fc553b82f7b324c3c94ad857d3a0d7f1e279f01f312f3', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '66ddd15e67b2974f4cc2927fbfc8a2a2fdb9b98f6e3be0a20ab6ad1b3db47484'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2771,7 +2771,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8.sm_90.cu', '96cfe236a7b42bec9f2da2c75202f35e63369ddd9c7ff8ac81e6c440b93f8a10'),
+                        'sm_90': Build('33062f3d1989df0f6c6fe0842039f08e54d1375c1d06cebcfdcc0951533b7b58', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '9fee34591f24e605fdd79dd776a31554a904fa03b5b00c5180d573b200db6db5'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2791,7 +2791,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_16.sm_90.cu', 'bb6406e1ca4e9399a9375e4eafc24a4fa96c106844d49b0cc5b9ffd67f0861de'),
+                        'sm_90': Build('6dbd3437b333086024668a588165bde70a2b06e1ba498e1695bda88dc4446a1b', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '5a8d4e9e66bbfd6d7d64f6becd6ee77a5998577a6a3bd050d13145e48645c147'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2811,7 +2811,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8_tail.sm_90.cu', '8e7bb023ef9d3d722db2e543b431f6ee3a687f85c382d4e50cb8b3887a72d540'),
+                        'sm_90': Build('563b7935be3bbe460e8fa2d7aa5fbb146f6d577ea1795351252f5f4867d6daa2', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'f724dd5c0d5c86747a7131959b030acd86ba8094720495daa6093443f956d87a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2831,7 +2831,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_12_tail.sm_90.cu', '76a199cad0a3cfc1347f00b796432c853c37d38eb65c958d2a5e19c45cde2549'),
+                        'sm_90': Build('8cdf81824a89ac8686b088b4d65ed0b99384494dcbe6875d9c67f97001e85b9d', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0d8f00e1054797c43f9c88dbf8e44a94d9c1e6293adaf0597c3daa0514978663'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2851,7 +2851,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_4.sm_90.cu', '9100b74b17a72c3f2ce56698301302dd9ef9e51e79cbe5bd1c14ec6ed4f5eb13'),
+                        'sm_90': Build('4658fe3ce10edbcb0f0a9d51a512f697fe9048d54a45723e5659cdbffdce825b', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '2ab38f5b3e0bc0b99089d93b4f9c416d507403817d48f523e39e854d3668935d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2873,7 +2873,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_tail.sm_90.cu', 'df0343722d7e9081b3768dc663e6e33b1e5ba123a73e061154533a9d66966def'),
+                        'sm_90': Build('38323f502c1591f7c218082755a305ae902b680c826abff394d13ecd0b243dde', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '52898c8344e775d360f720b358799fecef327ca732cd16c144ef6733d0c021f9'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2895,7 +2895,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_free.sm_90.cu', '70ad36365253a8656dd52ce92960ebe7104cabd06839b7c9f08f0deb1fc01c08'),
+                        'sm_90': Build('5bd398a473d1054c887a0408714ee15ec8cbac4c7a41e7ba61c3409f5ff78c86', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '55f9b2e1a524080eb2d27c2533bba3e051f9b355b258c2d6816af5fdd116952e'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2917,7 +2917,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_between.sm_90.cu', '32dc574bea3a60b9367ad9bdd7055ad8f33aff3043d2284447e94cb55e4efb79'),
+                        'sm_90': Build('93cd7840133b6dc5a005389c9faba8a4ede57047cd307af3b3a371b40aab8a5d', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '618ccc833561af2421a5df4e2688ed50369c1a58e5e3cada048509cb345ea0eb'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2939,7 +2939,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '9100b74b17a72c3f2ce56698301302dd9ef9e51e79cbe5bd1c14ec6ed4f5eb13',
+                    '4658fe3ce10edbcb0f0a9d51a512f697fe9048d54a45723e5659cdbffdce825b',
                     exact=True,
                     verdict='rejected',
                     gain=-0.11854932700752996,
@@ -2948,7 +2948,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '32dc574bea3a60b9367ad9bdd7055ad8f33aff3043d2284447e94cb55e4efb79',
+                    '93cd7840133b6dc5a005389c9faba8a4ede57047cd307af3b3a371b40aab8a5d',
                     exact=True,
                     verdict='no_difference',
                     gain=0.007656920292647418,
@@ -2957,7 +2957,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '70ad36365253a8656dd52ce92960ebe7104cabd06839b7c9f08f0deb1fc01c08',
+                    '5bd398a473d1054c887a0408714ee15ec8cbac4c7a41e7ba61c3409f5ff78c86',
                     exact=True,
                     verdict='rejected',
                     gain=-0.13639498557938357,
@@ -2966,7 +2966,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'df0343722d7e9081b3768dc663e6e33b1e5ba123a73e061154533a9d66966def',
+                    '38323f502c1591f7c218082755a305ae902b680c826abff394d13ecd0b243dde',
                     exact=True,
                     verdict='rejected',
                     gain=-0.11849585532383,
@@ -2975,7 +2975,7 @@ TABLE = Table(
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '07c5a9eed5756e92323ac05a5a7789fcdde1c93d80612622bd3fb23339679ae9',
+                    '2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf',
                     exact=True,
                     verdict='rejected',
                     gain=-0.06442925290370116,
@@ -2984,7 +2984,7 @@ TABLE = Table(
                 RecordLine(
                     'serial',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'be3d149794419f5e7c708355778ff5bee4900d0a00780c485364c35649a987ab',
+                    'ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -2993,7 +2993,7 @@ TABLE = Table(
                 RecordLine(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'fc1e8d81ae5663acafaac0345ff09772dc118888a7abdb48135f85505b55415f',
+                    'cf192d99c6a2cde1ae8f72881c1e8080415cee3e79d3986b82ed9cc9cfc54eb4',
                     exact=True,
                     verdict='admitted',
                     gain=0.07961089967943047,
@@ -3002,7 +3002,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '76a199cad0a3cfc1347f00b796432c853c37d38eb65c958d2a5e19c45cde2549',
+                    '8cdf81824a89ac8686b088b4d65ed0b99384494dcbe6875d9c67f97001e85b9d',
                     exact=True,
                     verdict='admitted',
                     gain=0.06280673155034922,
@@ -3011,7 +3011,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'bb6406e1ca4e9399a9375e4eafc24a4fa96c106844d49b0cc5b9ffd67f0861de',
+                    '6dbd3437b333086024668a588165bde70a2b06e1ba498e1695bda88dc4446a1b',
                     exact=True,
                     verdict='rejected',
                     gain=-0.0878877260678339,
@@ -3020,7 +3020,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '5c7a49bd117bd3c13da715f2b7734431a018429f7d6a7a1b9f211a34968442da',
+                    'a4e2a6871fad9d74480fc553b82f7b324c3c94ad857d3a0d7f1e279f01f312f3',
                     exact=True,
                     verdict='rejected',
                     gain=-0.3220875137761998,
@@ -3029,7 +3029,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '96cfe236a7b42bec9f2da2c75202f35e63369ddd9c7ff8ac81e6c440b93f8a10',
+                    '33062f3d1989df0f6c6fe0842039f08e54d1375c1d06cebcfdcc0951533b7b58',
                     exact=True,
                     verdict='admitted',
                     gain=0.13577794445919533,
@@ -3038,7 +3038,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '8e7bb023ef9d3d722db2e543b431f6ee3a687f85c382d4e50cb8b3887a72d540',
+                    '563b7935be3bbe460e8fa2d7aa5fbb146f6d577ea1795351252f5f4867d6daa2',
                     exact=True,
                     verdict='admitted',
                     gain=0.07905032818542657,
@@ -3059,7 +3059,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/serial.sm_90.cu', '90d365387d2a08a954a1ace27daffa41fe369b78f7ead278a4a39cf9346fdba8'),
+                        'sm_90': Build('ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765'),
                     },
                     kernels={
                     },
@@ -3076,7 +3076,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/serial_sm.sm_90.cu', '94a75afd2f603e225e73f94e72e03ec6a945921986dd92d3d3fe492997137f97'),
+                        'sm_90': Build('cf192d99c6a2cde1ae8f72881c1e8080415cee3e79d3986b82ed9cc9cfc54eb4', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3096,7 +3096,7 @@ TABLE = Table(
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/nccl_4.sm_90.cu', 'fc5eb870117802d5bec0ff1f7c1b6fc3760f95b9183dc6ab053c727f0ab1d042'),
+                        'sm_90': Build('2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf'),
                     },
                     kernels={
                     },
@@ -3113,7 +3113,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_4.sm_90.cu', '697f12203ab93ffbe17f40d1b659acdac9e0bbc0eb55bf8a1e100df78ed8d7ea'),
+                        'sm_90': Build('a4e2a6871fad9d74480fc553b82f7b324c3c94ad857d3a0d7f1e279f01f312f3', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '66ddd15e67b2974f4cc2927fbfc8a2a2fdb9b98f6e3be0a20ab6ad1b3db47484'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3133,7 +3133,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8.sm_90.cu', 'd476fbf738b28212cd941ed1cdb5a67ea03b3a1b52a16413751d6e593a2bbc6e'),
+                        'sm_90': Build('33062f3d1989df0f6c6fe0842039f08e54d1375c1d06cebcfdcc0951533b7b58', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '9fee34591f24e605fdd79dd776a31554a904fa03b5b00c5180d573b200db6db5'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3153,7 +3153,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_16.sm_90.cu', '00f5a9d35316a94def2f8f236a1edae5b5aabb3d24b16bce9a67362c4980402c'),
+                        'sm_90': Build('6dbd3437b333086024668a588165bde70a2b06e1ba498e1695bda88dc4446a1b', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '5a8d4e9e66bbfd6d7d64f6becd6ee77a5998577a6a3bd050d13145e48645c147'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3173,7 +3173,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8_tail.sm_90.cu', '50c57d58b1dadcb8fb30e3e93f376458c4ba3990998eae2de2a292dd2b0e6185'),
+                        'sm_90': Build('563b7935be3bbe460e8fa2d7aa5fbb146f6d577ea1795351252f5f4867d6daa2', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'f724dd5c0d5c86747a7131959b030acd86ba8094720495daa6093443f956d87a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3193,7 +3193,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_12_tail.sm_90.cu', 'd504a587735567db5d6319cfa85fa2dfbb5d732e28a27b602bd16d2954c3616a'),
+                        'sm_90': Build('8cdf81824a89ac8686b088b4d65ed0b99384494dcbe6875d9c67f97001e85b9d', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0d8f00e1054797c43f9c88dbf8e44a94d9c1e6293adaf0597c3daa0514978663'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3213,7 +3213,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_4.sm_90.cu', '8a389e0440664a36a8a1665da76098048fcb18a333bc1c7d4b6ea4089daf9ad7'),
+                        'sm_90': Build('4658fe3ce10edbcb0f0a9d51a512f697fe9048d54a45723e5659cdbffdce825b', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '2ab38f5b3e0bc0b99089d93b4f9c416d507403817d48f523e39e854d3668935d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3235,7 +3235,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_tail.sm_90.cu', 'ccef25d78ac512e9df9201a26c5d2c0c42c609c7cc8c516b4d4da1498dcca8fb'),
+                        'sm_90': Build('38323f502c1591f7c218082755a305ae902b680c826abff394d13ecd0b243dde', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '52898c8344e775d360f720b358799fecef327ca732cd16c144ef6733d0c021f9'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3257,7 +3257,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_free.sm_90.cu', '2e7dcb6229b0aefc1a4d9c585e5742a6de32eb1338b27185a8005d3e05fe0fc1'),
+                        'sm_90': Build('5bd398a473d1054c887a0408714ee15ec8cbac4c7a41e7ba61c3409f5ff78c86', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '55f9b2e1a524080eb2d27c2533bba3e051f9b355b258c2d6816af5fdd116952e'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3279,7 +3279,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_between.sm_90.cu', '4e6fc56f8f0fe82fb5829717bda289e92e4d087d146205b4b0a8ba205b5c0d2b'),
+                        'sm_90': Build('93cd7840133b6dc5a005389c9faba8a4ede57047cd307af3b3a371b40aab8a5d', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '618ccc833561af2421a5df4e2688ed50369c1a58e5e3cada048509cb345ea0eb'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3301,7 +3301,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '8a389e0440664a36a8a1665da76098048fcb18a333bc1c7d4b6ea4089daf9ad7',
+                    '4658fe3ce10edbcb0f0a9d51a512f697fe9048d54a45723e5659cdbffdce825b',
                     exact=True,
                     verdict='admitted',
                     gain=0.11117600483098855,
@@ -3310,7 +3310,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '4e6fc56f8f0fe82fb5829717bda289e92e4d087d146205b4b0a8ba205b5c0d2b',
+                    '93cd7840133b6dc5a005389c9faba8a4ede57047cd307af3b3a371b40aab8a5d',
                     exact=True,
                     verdict='admitted',
                     gain=0.12936329608056085,
@@ -3319,7 +3319,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '2e7dcb6229b0aefc1a4d9c585e5742a6de32eb1338b27185a8005d3e05fe0fc1',
+                    '5bd398a473d1054c887a0408714ee15ec8cbac4c7a41e7ba61c3409f5ff78c86',
                     exact=True,
                     verdict='rejected',
                     gain=-0.05927835510127921,
@@ -3328,7 +3328,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'ccef25d78ac512e9df9201a26c5d2c0c42c609c7cc8c516b4d4da1498dcca8fb',
+                    '38323f502c1591f7c218082755a305ae902b680c826abff394d13ecd0b243dde',
                     exact=True,
                     verdict='admitted',
                     gain=0.0196278642404637,
@@ -3337,7 +3337,7 @@ TABLE = Table(
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'fc5eb870117802d5bec0ff1f7c1b6fc3760f95b9183dc6ab053c727f0ab1d042',
+                    '2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf',
                     exact=True,
                     verdict='rejected',
                     gain=-0.016705439957875656,
@@ -3346,7 +3346,7 @@ TABLE = Table(
                 RecordLine(
                     'serial',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '90d365387d2a08a954a1ace27daffa41fe369b78f7ead278a4a39cf9346fdba8',
+                    'ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -3355,7 +3355,7 @@ TABLE = Table(
                 RecordLine(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '94a75afd2f603e225e73f94e72e03ec6a945921986dd92d3d3fe492997137f97',
+                    'cf192d99c6a2cde1ae8f72881c1e8080415cee3e79d3986b82ed9cc9cfc54eb4',
                     exact=True,
                     verdict='admitted',
                     gain=0.048147594760482804,
@@ -3364,7 +3364,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'd504a587735567db5d6319cfa85fa2dfbb5d732e28a27b602bd16d2954c3616a',
+                    '8cdf81824a89ac8686b088b4d65ed0b99384494dcbe6875d9c67f97001e85b9d',
                     exact=True,
                     verdict='admitted',
                     gain=0.055215519955759906,
@@ -3373,7 +3373,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '00f5a9d35316a94def2f8f236a1edae5b5aabb3d24b16bce9a67362c4980402c',
+                    '6dbd3437b333086024668a588165bde70a2b06e1ba498e1695bda88dc4446a1b',
                     exact=True,
                     verdict='admitted',
                     gain=0.04581310787625337,
@@ -3382,7 +3382,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '697f12203ab93ffbe17f40d1b659acdac9e0bbc0eb55bf8a1e100df78ed8d7ea',
+                    'a4e2a6871fad9d74480fc553b82f7b324c3c94ad857d3a0d7f1e279f01f312f3',
                     exact=True,
                     verdict='rejected',
                     gain=-0.3965373918664259,
@@ -3391,7 +3391,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'd476fbf738b28212cd941ed1cdb5a67ea03b3a1b52a16413751d6e593a2bbc6e',
+                    '33062f3d1989df0f6c6fe0842039f08e54d1375c1d06cebcfdcc0951533b7b58',
                     exact=True,
                     verdict='admitted',
                     gain=0.12151403415339446,
@@ -3400,7 +3400,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '50c57d58b1dadcb8fb30e3e93f376458c4ba3990998eae2de2a292dd2b0e6185',
+                    '563b7935be3bbe460e8fa2d7aa5fbb146f6d577ea1795351252f5f4867d6daa2',
                     exact=True,
                     verdict='admitted',
                     gain=0.07289415835046276,
@@ -3421,7 +3421,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to1023-tp2/serial.sm_90.cu', 'f9e6d564c0a0062364bcfd13df2228a0c59289a5fad609d590261c2ada029e5a'),
+                        'sm_90': Build('67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46'),
                     },
                     kernels={
                     },
@@ -3438,7 +3438,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to1023-tp2/serial_sm.sm_90.cu', '3d23fa91be5cd4af77134e3226a8a4b4c2d7889f6aab39d78d8bfe0396554cb1'),
+                        'sm_90': Build('08527b7310f7773df4bae498f562328416e1dd88b406150fc3122a4901dfbca0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3458,7 +3458,7 @@ TABLE = Table(
                 RecordLine(
                     'serial',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'f9e6d564c0a0062364bcfd13df2228a0c59289a5fad609d590261c2ada029e5a',
+                    '67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -3467,7 +3467,7 @@ TABLE = Table(
                 RecordLine(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '3d23fa91be5cd4af77134e3226a8a4b4c2d7889f6aab39d78d8bfe0396554cb1',
+                    '08527b7310f7773df4bae498f562328416e1dd88b406150fc3122a4901dfbca0',
                     exact=True,
                     verdict='no_difference',
                     gain=-0.00685544680519512,
@@ -3488,7 +3488,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1024to2047-tp2/serial.sm_90.cu', '2182e134c8588ad09df3798bf65b3367906bd443d99155da92a6be75494bfa93'),
+                        'sm_90': Build('67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46'),
                     },
                     kernels={
                     },
@@ -3505,7 +3505,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1024to2047-tp2/serial_sm.sm_90.cu', '95bfa2b088c5af1d1a101e288ed65e2d6dd2fc3ed620b698b36cc6fa3dc32481'),
+                        'sm_90': Build('08527b7310f7773df4bae498f562328416e1dd88b406150fc3122a4901dfbca0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3525,7 +3525,7 @@ TABLE = Table(
                 RecordLine(
                     'serial',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '2182e134c8588ad09df3798bf65b3367906bd443d99155da92a6be75494bfa93',
+                    '67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -3534,7 +3534,7 @@ TABLE = Table(
                 RecordLine(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '95bfa2b088c5af1d1a101e288ed65e2d6dd2fc3ed620b698b36cc6fa3dc32481',
+                    '08527b7310f7773df4bae498f562328416e1dd88b406150fc3122a4901dfbca0',
                     exact=True,
                     verdict='no_difference',
                     gain=0.011525920438389514,
@@ -3555,7 +3555,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial.sm_90.cu', '5ded5b3300bbe85cb2144acff7786d1b9effa10a1a0d55090eaaf4664478e48e'),
+                        'sm_90': Build('67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46'),
                     },
                     kernels={
                     },
@@ -3572,7 +3572,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial_sm.sm_90.cu', 'f36fbaca24936676d326caf4045b0eb8baacefeae7c5bf7991fb6b59c746ba4a'),
+                        'sm_90': Build('08527b7310f7773df4bae498f562328416e1dd88b406150fc3122a4901dfbca0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3592,7 +3592,7 @@ TABLE = Table(
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/nccl_4.sm_90.cu', 'fc819cc869473ab62bf6999dd68db8e72fc696b7a10fba21517662c6a89f939b'),
+                        'sm_90': Build('6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261'),
                     },
                     kernels={
                     },
@@ -3609,7 +3609,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_4.sm_90.cu', '0b238f06cf305b393fb3b8822e8c270a13fdc25bf86fcd989c82895defb9e022'),
+                        'sm_90': Build('dadd89e154f445fcd34f514e376a2ea9fe3fc58a056e884664f6c493aded5776', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '66ddd15e67b2974f4cc2927fbfc8a2a2fdb9b98f6e3be0a20ab6ad1b3db47484'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3629,7 +3629,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8.sm_90.cu', '334c3364d917c23422ca3116724a2433c2dc5481d83c273aa7c693c73632c41f'),
+                        'sm_90': Build('a321ec23353a9c6045407b147dc82dd053427cee853162ac4e90ac32dad3f4c3', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '9fee34591f24e605fdd79dd776a31554a904fa03b5b00c5180d573b200db6db5'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3649,7 +3649,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_16.sm_90.cu', 'f2466781b71fcf8a10594e2328c24b240ace872f7198c754b67700b201128c60'),
+                        'sm_90': Build('6e0f13361b986922d56d9088c950ffd79b6d3b617c0b5fa51afe870af78cba0e', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '5a8d4e9e66bbfd6d7d64f6becd6ee77a5998577a6a3bd050d13145e48645c147'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3669,7 +3669,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8_tail.sm_90.cu', '04b21269550c2f3494473ddc4a4c8f19705c4b15c6d0bafc0472f67cd3ca4b9f'),
+                        'sm_90': Build('5f0b85b66584a7ea24ccb4892357dc0cf94e8ef31ed0f5d46baad0c22d10600b', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'f724dd5c0d5c86747a7131959b030acd86ba8094720495daa6093443f956d87a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3689,7 +3689,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_12_tail.sm_90.cu', '652364c3859d7ee3d4c27421f58bd6e9cde5527953bd6b1b7c5e43457ed7dc22'),
+                        'sm_90': Build('132291151fab4341923ad6d0a73feff789bbb77735c46fe679632c722bd76963', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0d8f00e1054797c43f9c88dbf8e44a94d9c1e6293adaf0597c3daa0514978663'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3709,7 +3709,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_4.sm_90.cu', 'fcbfa399d0ba5276b020e05d3c3281ec2800ef22bfa8500a3c0ba0564d1eda96'),
+                        'sm_90': Build('56d5f2a7f127e6520753cb511304dcc33dcc6d03570a8dccde5761b48525f09d', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '2ab38f5b3e0bc0b99089d93b4f9c416d507403817d48f523e39e854d3668935d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3731,7 +3731,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_tail.sm_90.cu', 'e49c41ac5cce6732a037c27514c973a9be089356585ed15bbcb28182028459ca'),
+                        'sm_90': Build('ce54183ced9472fdc0f7036ba818ce7ce9a5b8d31ffcb0fb844bdbd85c1a1577', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '52898c8344e775d360f720b358799fecef327ca732cd16c144ef6733d0c021f9'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3753,7 +3753,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_free.sm_90.cu', '88db2f09735e4cc2d1e2a4f944078630e31f71dd51ac168b59289bed53665807'),
+                        'sm_90': Build('9e21fb3a7bec29a28bc7eabfb6aa1f361766c373b76668fca99e1024352e26e5', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '55f9b2e1a524080eb2d27c2533bba3e051f9b355b258c2d6816af5fdd116952e'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3775,7 +3775,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_between.sm_90.cu', 'b8bfe5abbcb815400aa1361d5145efe47fddb87625f8c16df25a7142fdc687ae'),
+                        'sm_90': Build('b29b64a1fa8f0c6512fe8628cbcbb3ec1c030ba09bcc4892f11505e307e7a56e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '618ccc833561af2421a5df4e2688ed50369c1a58e5e3cada048509cb345ea0eb'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3797,7 +3797,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'fcbfa399d0ba5276b020e05d3c3281ec2800ef22bfa8500a3c0ba0564d1eda96',
+                    '56d5f2a7f127e6520753cb511304dcc33dcc6d03570a8dccde5761b48525f09d',
                     exact=True,
                     verdict='rejected',
                     gain=-0.039167347823265475,
@@ -3806,7 +3806,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'b8bfe5abbcb815400aa1361d5145efe47fddb87625f8c16df25a7142fdc687ae',
+                    'b29b64a1fa8f0c6512fe8628cbcbb3ec1c030ba09bcc4892f11505e307e7a56e',
                     exact=True,
                     verdict='rejected',
                     gain=-0.21334117720868195,
@@ -3815,7 +3815,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '88db2f09735e4cc2d1e2a4f944078630e31f71dd51ac168b59289bed53665807',
+                    '9e21fb3a7bec29a28bc7eabfb6aa1f361766c373b76668fca99e1024352e26e5',
                     exact=True,
                     verdict='rejected',
                     gain=-0.20965998928933693,
@@ -3824,7 +3824,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'e49c41ac5cce6732a037c27514c973a9be089356585ed15bbcb28182028459ca',
+                    'ce54183ced9472fdc0f7036ba818ce7ce9a5b8d31ffcb0fb844bdbd85c1a1577',
                     exact=True,
                     verdict='rejected',
                     gain=-0.22013483813913015,
@@ -3833,7 +3833,7 @@ TABLE = Table(
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'fc819cc869473ab62bf6999dd68db8e72fc696b7a10fba21517662c6a89f939b',
+                    '6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261',
                     exact=True,
                     verdict='rejected',
                     gain=-0.144275137313711,
@@ -3842,7 +3842,7 @@ TABLE = Table(
                 RecordLine(
                     'serial',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '5ded5b3300bbe85cb2144acff7786d1b9effa10a1a0d55090eaaf4664478e48e',
+                    '67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -3851,7 +3851,7 @@ TABLE = Table(
                 RecordLine(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'f36fbaca24936676d326caf4045b0eb8baacefeae7c5bf7991fb6b59c746ba4a',
+                    '08527b7310f7773df4bae498f562328416e1dd88b406150fc3122a4901dfbca0',
                     exact=True,
                     verdict='no_difference',
                     gain=0.013294906774318327,
@@ -3860,7 +3860,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '652364c3859d7ee3d4c27421f58bd6e9cde5527953bd6b1b7c5e43457ed7dc22',
+                    '132291151fab4341923ad6d0a73feff789bbb77735c46fe679632c722bd76963',
                     exact=True,
                     verdict='rejected',
                     gain=-0.30053643010223796,
@@ -3869,7 +3869,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'f2466781b71fcf8a10594e2328c24b240ace872f7198c754b67700b201128c60',
+                    '6e0f13361b986922d56d9088c950ffd79b6d3b617c0b5fa51afe870af78cba0e',
                     exact=True,
                     verdict='rejected',
                     gain=-0.2541742350441063,
@@ -3878,7 +3878,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '0b238f06cf305b393fb3b8822e8c270a13fdc25bf86fcd989c82895defb9e022',
+                    'dadd89e154f445fcd34f514e376a2ea9fe3fc58a056e884664f6c493aded5776',
                     exact=True,
                     verdict='rejected',
                     gain=-0.03031243149153462,
@@ -3887,7 +3887,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '334c3364d917c23422ca3116724a2433c2dc5481d83c273aa7c693c73632c41f',
+                    'a321ec23353a9c6045407b147dc82dd053427cee853162ac4e90ac32dad3f4c3',
                     exact=True,
                     verdict='admitted',
                     gain=0.024757496434380077,
@@ -3896,7 +3896,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '04b21269550c2f3494473ddc4a4c8f19705c4b15c6d0bafc0472f67cd3ca4b9f',
+                    '5f0b85b66584a7ea24ccb4892357dc0cf94e8ef31ed0f5d46baad0c22d10600b',
                     exact=True,
                     verdict='rejected',
                     gain=-0.07175685932128562,
@@ -3917,7 +3917,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/serial.sm_90.cu', 'f8e37bc0d43cd807749b80c3f41e1b2f99fd2ff903f1a21cfe3da444c80b2277'),
+                        'sm_90': Build('67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46'),
                     },
                     kernels={
                     },
@@ -3934,7 +3934,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/serial_sm.sm_90.cu', 'a9e570f7b2c111d56dc08d422b79ed32311f5d2cdedac4db5ab8753fc4f2d8ee'),
+                        'sm_90': Build('08527b7310f7773df4bae498f562328416e1dd88b406150fc3122a4901dfbca0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3954,7 +3954,7 @@ TABLE = Table(
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/nccl_4.sm_90.cu', 'c6023c8ce703d1c2beeb4468f01851106308cb41e6e43f3735a240a182928a79'),
+                        'sm_90': Build('6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261'),
                     },
                     kernels={
                     },
@@ -3971,7 +3971,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_4.sm_90.cu', '19f47c57a1be62e35de5801c09417622851434e7952a44145cc4fee263832cf7'),
+                        'sm_90': Build('dadd89e154f445fcd34f514e376a2ea9fe3fc58a056e884664f6c493aded5776', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '66ddd15e67b2974f4cc2927fbfc8a2a2fdb9b98f6e3be0a20ab6ad1b3db47484'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3991,7 +3991,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8.sm_90.cu', 'a7d3aff97efd4f80e4bdc245ce30405415cd0f01d97927a0017a19e3a8d09da2'),
+                        'sm_90': Build('a321ec23353a9c6045407b147dc82dd053427cee853162ac4e90ac32dad3f4c3', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '9fee34591f24e605fdd79dd776a31554a904fa03b5b00c5180d573b200db6db5'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4011,7 +4011,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_16.sm_90.cu', 'ed8bd039dadb569a4cfe2718ce40629402883cf472eb4f63a6a7f19d19209c2c'),
+                        'sm_90': Build('6e0f13361b986922d56d9088c950ffd79b6d3b617c0b5fa51afe870af78cba0e', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '5a8d4e9e66bbfd6d7d64f6becd6ee77a5998577a6a3bd050d13145e48645c147'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4031,7 +4031,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8_tail.sm_90.cu', 'dc2ac7891afaa5b233b16de23068be7e7ef66c2183474566c4cfe5e654f44357'),
+                        'sm_90': Build('5f0b85b66584a7ea24ccb4892357dc0cf94e8ef31ed0f5d46baad0c22d10600b', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'f724dd5c0d5c86747a7131959b030acd86ba8094720495daa6093443f956d87a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4051,7 +4051,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_12_tail.sm_90.cu', '01d9bb0ed7c82b68308a9b9b7aece6aa36c918517099e04180246b8f4c7b6f01'),
+                        'sm_90': Build('132291151fab4341923ad6d0a73feff789bbb77735c46fe679632c722bd76963', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0d8f00e1054797c43f9c88dbf8e44a94d9c1e6293adaf0597c3daa0514978663'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4071,7 +4071,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_4.sm_90.cu', 'b21de619088ce174e900e1d80c0cc9284503c287ec65d4fee561be1ada1d5bbb'),
+                        'sm_90': Build('56d5f2a7f127e6520753cb511304dcc33dcc6d03570a8dccde5761b48525f09d', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '2ab38f5b3e0bc0b99089d93b4f9c416d507403817d48f523e39e854d3668935d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4093,7 +4093,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_tail.sm_90.cu', 'af33075c6f2954259d7dbd674804121bc28a5511bf4f4a4b4a16657527b92695'),
+                        'sm_90': Build('ce54183ced9472fdc0f7036ba818ce7ce9a5b8d31ffcb0fb844bdbd85c1a1577', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '52898c8344e775d360f720b358799fecef327ca732cd16c144ef6733d0c021f9'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4115,7 +4115,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_free.sm_90.cu', '6daf0690355dd737c09d1027cd443f2a7e2d344b9f277cd6e76e377ea4f23f2f'),
+                        'sm_90': Build('9e21fb3a7bec29a28bc7eabfb6aa1f361766c373b76668fca99e1024352e26e5', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '55f9b2e1a524080eb2d27c2533bba3e051f9b355b258c2d6816af5fdd116952e'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4137,7 +4137,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_between.sm_90.cu', 'a64301fea7ec6dcd46b6deb5095bd1701aec3b0a2388b3c2aa846aef485ed256'),
+                        'sm_90': Build('b29b64a1fa8f0c6512fe8628cbcbb3ec1c030ba09bcc4892f11505e307e7a56e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '618ccc833561af2421a5df4e2688ed50369c1a58e5e3cada048509cb345ea0eb'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4159,7 +4159,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'b21de619088ce174e900e1d80c0cc9284503c287ec65d4fee561be1ada1d5bbb',
+                    '56d5f2a7f127e6520753cb511304dcc33dcc6d03570a8dccde5761b48525f09d',
                     exact=True,
                     verdict='no_difference',
                     gain=0.06051363945053412,
@@ -4168,7 +4168,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'a64301fea7ec6dcd46b6deb5095bd1701aec3b0a2388b3c2aa846aef485ed256',
+                    'b29b64a1fa8f0c6512fe8628cbcbb3ec1c030ba09bcc4892f11505e307e7a56e',
                     exact=True,
                     verdict='no_difference',
                     gain=-0.016897177067141778,
@@ -4177,7 +4177,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '6daf0690355dd737c09d1027cd443f2a7e2d344b9f277cd6e76e377ea4f23f2f',
+                    '9e21fb3a7bec29a28bc7eabfb6aa1f361766c373b76668fca99e1024352e26e5',
                     exact=True,
                     verdict='no_difference',
                     gain=-0.019874697194770752,
@@ -4186,7 +4186,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'af33075c6f2954259d7dbd674804121bc28a5511bf4f4a4b4a16657527b92695',
+                    'ce54183ced9472fdc0f7036ba818ce7ce9a5b8d31ffcb0fb844bdbd85c1a1577',
                     exact=True,
                     verdict='no_difference',
                     gain=-0.010748827406336092,
@@ -4195,7 +4195,7 @@ TABLE = Table(
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'c6023c8ce703d1c2beeb4468f01851106308cb41e6e43f3735a240a182928a79',
+                    '6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261',
                     exact=True,
                     verdict='rejected',
                     gain=-0.04739162669944963,
@@ -4204,7 +4204,7 @@ TABLE = Table(
                 RecordLine(
                     'serial',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'f8e37bc0d43cd807749b80c3f41e1b2f99fd2ff903f1a21cfe3da444c80b2277',
+                    '67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -4213,7 +4213,7 @@ TABLE = Table(
                 RecordLine(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'a9e570f7b2c111d56dc08d422b79ed32311f5d2cdedac4db5ab8753fc4f2d8ee',
+                    '08527b7310f7773df4bae498f562328416e1dd88b406150fc3122a4901dfbca0',
                     exact=True,
                     verdict='admitted',
                     gain=0.04378172458140883,
@@ -4222,7 +4222,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '01d9bb0ed7c82b68308a9b9b7aece6aa36c918517099e04180246b8f4c7b6f01',
+                    '132291151fab4341923ad6d0a73feff789bbb77735c46fe679632c722bd76963',
                     exact=True,
                     verdict='rejected',
                     gain=-0.12611602253511278,
@@ -4231,7 +4231,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'ed8bd039dadb569a4cfe2718ce40629402883cf472eb4f63a6a7f19d19209c2c',
+                    '6e0f13361b986922d56d9088c950ffd79b6d3b617c0b5fa51afe870af78cba0e',
                     exact=True,
                     verdict='rejected',
                     gain=-0.2249055484584881,
@@ -4240,7 +4240,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '19f47c57a1be62e35de5801c09417622851434e7952a44145cc4fee263832cf7',
+                    'dadd89e154f445fcd34f514e376a2ea9fe3fc58a056e884664f6c493aded5776',
                     exact=True,
                     verdict='rejected',
                     gain=-0.414122288049644,
@@ -4249,7 +4249,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'a7d3aff97efd4f80e4bdc245ce30405415cd0f01d97927a0017a19e3a8d09da2',
+                    'a321ec23353a9c6045407b147dc82dd053427cee853162ac4e90ac32dad3f4c3',
                     exact=True,
                     verdict='admitted',
                     gain=0.03704923918872316,
@@ -4258,7 +4258,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'dc2ac7891afaa5b233b16de23068be7e7ef66c2183474566c4cfe5e654f44357',
+                    '5f0b85b66584a7ea24ccb4892357dc0cf94e8ef31ed0f5d46baad0c22d10600b',
                     exact=True,
                     verdict='no_difference',
                     gain=0.038260816566314526,
@@ -4279,7 +4279,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/serial.sm_90.cu', 'e7c4e8ea99b161d7891e6c351e5651694e841661e4848d5fcd561db667772277'),
+                        'sm_90': Build('67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46'),
                     },
                     kernels={
                     },
@@ -4296,7 +4296,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/serial_sm.sm_90.cu', '3a9ec5923ef10cb3c0f2571deb3e68e170993832a4932382ac31dcc08cdbcdc2'),
+                        'sm_90': Build('08527b7310f7773df4bae498f562328416e1dd88b406150fc3122a4901dfbca0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4316,7 +4316,7 @@ TABLE = Table(
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/nccl_4.sm_90.cu', '49bfb8cc5428616fd25f5c36773017c2e5390aef7453848d214f5eecb366a5f9'),
+                        'sm_90': Build('6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261'),
                     },
                     kernels={
                     },
@@ -4333,7 +4333,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_4.sm_90.cu', '31cbe9e54a537324916baab7780d763d9b58882c2f53cad8b85be8f98221f496'),
+                        'sm_90': Build('dadd89e154f445fcd34f514e376a2ea9fe3fc58a056e884664f6c493aded5776', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '66ddd15e67b2974f4cc2927fbfc8a2a2fdb9b98f6e3be0a20ab6ad1b3db47484'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4353,7 +4353,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8.sm_90.cu', '0de6a347bf74d31c057e376da9c05c81a02ceed8d36638ed6f14910a4cdb6cbe'),
+                        'sm_90': Build('a321ec23353a9c6045407b147dc82dd053427cee853162ac4e90ac32dad3f4c3', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '9fee34591f24e605fdd79dd776a31554a904fa03b5b00c5180d573b200db6db5'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4373,7 +4373,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_16.sm_90.cu', '67687a22040b951f59a19e3ed6794977350f481dbf5457940b9b48698ab4e610'),
+                        'sm_90': Build('6e0f13361b986922d56d9088c950ffd79b6d3b617c0b5fa51afe870af78cba0e', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '5a8d4e9e66bbfd6d7d64f6becd6ee77a5998577a6a3bd050d13145e48645c147'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4393,7 +4393,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8_tail.sm_90.cu', '8ea14138317675a2852aa4556e37f2d3f81cc5adc017f02320cdc57355b19184'),
+                        'sm_90': Build('5f0b85b66584a7ea24ccb4892357dc0cf94e8ef31ed0f5d46baad0c22d10600b', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'f724dd5c0d5c86747a7131959b030acd86ba8094720495daa6093443f956d87a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4413,7 +4413,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_12_tail.sm_90.cu', 'a543c62160e0914079f39be072deee6f26704401155dd02b6765cc099b39b114'),
+                        'sm_90': Build('132291151fab4341923ad6d0a73feff789bbb77735c46fe679632c722bd76963', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0d8f00e1054797c43f9c88dbf8e44a94d9c1e6293adaf0597c3daa0514978663'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4433,7 +4433,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_4.sm_90.cu', '6aa0f6b5b277b1f50071298230ca7f2665c21fb37f05735d28a39384454c4fe6'),
+                        'sm_90': Build('56d5f2a7f127e6520753cb511304dcc33dcc6d03570a8dccde5761b48525f09d', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '2ab38f5b3e0bc0b99089d93b4f9c416d507403817d48f523e39e854d3668935d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4455,7 +4455,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_tail.sm_90.cu', '8b09367df880088f48dd787687499100a5ecaee90f9e2ec2ae6e62dbe1be1b25'),
+                        'sm_90': Build('ce54183ced9472fdc0f7036ba818ce7ce9a5b8d31ffcb0fb844bdbd85c1a1577', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '52898c8344e775d360f720b358799fecef327ca732cd16c144ef6733d0c021f9'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4477,7 +4477,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_free.sm_90.cu', '7745bb814f3cd27f629c4b7e58b82d6ca1a57dd54998caa2b6fee7a68347b4ed'),
+                        'sm_90': Build('9e21fb3a7bec29a28bc7eabfb6aa1f361766c373b76668fca99e1024352e26e5', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '55f9b2e1a524080eb2d27c2533bba3e051f9b355b258c2d6816af5fdd116952e'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4499,7 +4499,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_between.sm_90.cu', '45a8f0103f3b3992437c0ccb62a03f160d89236e1c60fe545c2b1f0e0a88f562'),
+                        'sm_90': Build('b29b64a1fa8f0c6512fe8628cbcbb3ec1c030ba09bcc4892f11505e307e7a56e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '618ccc833561af2421a5df4e2688ed50369c1a58e5e3cada048509cb345ea0eb'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4521,7 +4521,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '6aa0f6b5b277b1f50071298230ca7f2665c21fb37f05735d28a39384454c4fe6',
+                    '56d5f2a7f127e6520753cb511304dcc33dcc6d03570a8dccde5761b48525f09d',
                     exact=True,
                     verdict='admitted',
                     gain=0.084051421271367,
@@ -4530,7 +4530,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '45a8f0103f3b3992437c0ccb62a03f160d89236e1c60fe545c2b1f0e0a88f562',
+                    'b29b64a1fa8f0c6512fe8628cbcbb3ec1c030ba09bcc4892f11505e307e7a56e',
                     exact=True,
                     verdict='admitted',
                     gain=0.04768972572998764,
@@ -4539,7 +4539,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '7745bb814f3cd27f629c4b7e58b82d6ca1a57dd54998caa2b6fee7a68347b4ed',
+                    '9e21fb3a7bec29a28bc7eabfb6aa1f361766c373b76668fca99e1024352e26e5',
                     exact=True,
                     verdict='no_difference',
                     gain=-0.009705579520187912,
@@ -4548,7 +4548,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '8b09367df880088f48dd787687499100a5ecaee90f9e2ec2ae6e62dbe1be1b25',
+                    'ce54183ced9472fdc0f7036ba818ce7ce9a5b8d31ffcb0fb844bdbd85c1a1577',
                     exact=True,
                     verdict='admitted',
                     gain=0.05297869464320393,
@@ -4557,7 +4557,7 @@ TABLE = Table(
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '49bfb8cc5428616fd25f5c36773017c2e5390aef7453848d214f5eecb366a5f9',
+                    '6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261',
                     exact=True,
                     verdict='no_difference',
                     gain=-0.032390898166260174,
@@ -4566,7 +4566,7 @@ TABLE = Table(
                 RecordLine(
                     'serial',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'e7c4e8ea99b161d7891e6c351e5651694e841661e4848d5fcd561db667772277',
+                    '67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -4575,7 +4575,7 @@ TABLE = Table(
                 RecordLine(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '3a9ec5923ef10cb3c0f2571deb3e68e170993832a4932382ac31dcc08cdbcdc2',
+                    '08527b7310f7773df4bae498f562328416e1dd88b406150fc3122a4901dfbca0',
                     exact=True,
                     verdict='admitted',
                     gain=0.039414473141576534,
@@ -4584,7 +4584,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'a543c62160e0914079f39be072deee6f26704401155dd02b6765cc099b39b114',
+                    '132291151fab4341923ad6d0a73feff789bbb77735c46fe679632c722bd76963',
                     exact=True,
                     verdict='rejected',
                     gain=-0.12247680753749401,
@@ -4593,7 +4593,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '67687a22040b951f59a19e3ed6794977350f481dbf5457940b9b48698ab4e610',
+                    '6e0f13361b986922d56d9088c950ffd79b6d3b617c0b5fa51afe870af78cba0e',
                     exact=True,
                     verdict='rejected',
                     gain=-0.15596315586527454,
@@ -4602,7 +4602,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '31cbe9e54a537324916baab7780d763d9b58882c2f53cad8b85be8f98221f496',
+                    'dadd89e154f445fcd34f514e376a2ea9fe3fc58a056e884664f6c493aded5776',
                     exact=True,
                     verdict='rejected',
                     gain=-0.39176269230857574,
@@ -4611,7 +4611,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '0de6a347bf74d31c057e376da9c05c81a02ceed8d36638ed6f14910a4cdb6cbe',
+                    'a321ec23353a9c6045407b147dc82dd053427cee853162ac4e90ac32dad3f4c3',
                     exact=True,
                     verdict='admitted',
                     gain=0.07131051171066038,
@@ -4620,7 +4620,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '8ea14138317675a2852aa4556e37f2d3f81cc5adc017f02320cdc57355b19184',
+                    '5f0b85b66584a7ea24ccb4892357dc0cf94e8ef31ed0f5d46baad0c22d10600b',
                     exact=True,
                     verdict='no_difference',
                     gain=0.04558660780783075,
@@ -4641,7 +4641,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to1023-tp2/serial.sm_90.cu', '28eff9184acddca785a78ef39393aefcf1e35630bed487d7b795387fe322bb3e'),
+                        'sm_90': Build('617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700'),
                     },
                     kernels={
                     },
@@ -4658,7 +4658,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to1023-tp2/serial_sm.sm_90.cu', '29a2a32a8604875f39f4e9e3d9d39c1860691b173ca2f6a2e87095636ca5afeb'),
+                        'sm_90': Build('0d0d597793d0895501883d66f3dacaee5f8f94a546548268646054aaef581f9e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '237d69907003d8a3684859ff2b8ab39b90d1963e8eeec0a42400c7e4891cadb5'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4678,7 +4678,7 @@ TABLE = Table(
                 RecordLine(
                     'serial',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '28eff9184acddca785a78ef39393aefcf1e35630bed487d7b795387fe322bb3e',
+                    '617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -4687,7 +4687,7 @@ TABLE = Table(
                 RecordLine(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '29a2a32a8604875f39f4e9e3d9d39c1860691b173ca2f6a2e87095636ca5afeb',
+                    '0d0d597793d0895501883d66f3dacaee5f8f94a546548268646054aaef581f9e',
                     exact=True,
                     verdict='no_difference',
                     gain=-0.020408197973672992,
@@ -4708,7 +4708,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1024to2047-tp2/serial.sm_90.cu', 'e3e7af9855c4afc2e794bb570c46499035b58b5e676751ec5ffe6c49f10f427d'),
+                        'sm_90': Build('617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700'),
                     },
                     kernels={
                     },
@@ -4725,7 +4725,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1024to2047-tp2/serial_sm.sm_90.cu', '2c22080ea37b5f262d75be3bc5d3a57d1dd623a95e2b68e0ce649607955cc396'),
+                        'sm_90': Build('0d0d597793d0895501883d66f3dacaee5f8f94a546548268646054aaef581f9e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '237d69907003d8a3684859ff2b8ab39b90d1963e8eeec0a42400c7e4891cadb5'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4745,7 +4745,7 @@ TABLE = Table(
                 RecordLine(
                     'serial',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'e3e7af9855c4afc2e794bb570c46499035b58b5e676751ec5ffe6c49f10f427d',
+                    '617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -4754,7 +4754,7 @@ TABLE = Table(
                 RecordLine(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '2c22080ea37b5f262d75be3bc5d3a57d1dd623a95e2b68e0ce649607955cc396',
+                    '0d0d597793d0895501883d66f3dacaee5f8f94a546548268646054aaef581f9e',
                     exact=True,
                     verdict='admitted',
                     gain=0.020197599538073763,
@@ -4775,7 +4775,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial.sm_90.cu', '0243fa44fcf3f4f66ab2555aa85cf1cba165b934c1371dad475d3080d7e6e4cb'),
+                        'sm_90': Build('617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700'),
                     },
                     kernels={
                     },
@@ -4792,7 +4792,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial_sm.sm_90.cu', '8ec05cf676fe2ea8f5ed4b4d91a520265ec5109bca77b679c50bccf731d67902'),
+                        'sm_90': Build('0d0d597793d0895501883d66f3dacaee5f8f94a546548268646054aaef581f9e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '237d69907003d8a3684859ff2b8ab39b90d1963e8eeec0a42400c7e4891cadb5'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4812,7 +4812,7 @@ TABLE = Table(
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/nccl_4.sm_90.cu', '10540aacfc5804d62389841cbe951d8d5f2aee8c21adb0bb022dd302362c1687'),
+                        'sm_90': Build('3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49'),
                     },
                     kernels={
                     },
@@ -4829,7 +4829,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_4.sm_90.cu', '571f2f97cd407b0fe8605652aa33ed858c633057df003c76c348d17634c88df8'),
+                        'sm_90': Build('d8c5d0d39221e2452024084861d9572e14b96ca2ee4f94576ac9b88f19305016', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '2e8dceea83d15af6da098a8c13b90db8ef7876c51c0bb9a22d680caa5f2757bd'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4849,7 +4849,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8.sm_90.cu', '248b8edf197df20cbce0708f86f5e91cb557c77fc2501b069af0c002fc0ed0b9'),
+                        'sm_90': Build('172693212067af34e47709883f5fba0e57150446626678754a21aa2378506027', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', '1771fa0295858a177d1123da99b431a9fdc331f1985f97789e1c6c741d2098b4'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4869,7 +4869,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_16.sm_90.cu', '7b09f7ec30266a17efc10375397c679636b64129e4b57652b1bcd3a63622fc96'),
+                        'sm_90': Build('68883398753046c8e5b7fec82c6e878a7f08b85bf9b2bd6eebf8a1b2e8436cf5', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', 'cea9513ea70e594e02092cb2e9f500eddcee5c9aac6224f2d267e19b139ad1b0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4889,7 +4889,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8_tail.sm_90.cu', 'ded54a7cd7938df83264e0a5bd0a3e0e2b7652b1eaea659b47b08d1cbb6221c8'),
+                        'sm_90': Build('713c3d8fa340d04957790c3cc1c1ff9c3e98c87f36923cd9c9bd823ab87304a7', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '3d973c3dc370630e04d920ed213e94a306c93fd7e178638c855ee4f0e0ad4759'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4909,7 +4909,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_12_tail.sm_90.cu', 'dccdcc671ee3284904919c443f4b2c694abe59ed9ce7177f42d899b159d03ff2'),
+                        'sm_90': Build('f555b2d1bf16317d8f292e5e51105adfd677b5ff763d306ab4e279b11e73d4d0', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', 'f5157d60057b0945002e7974d2c19b6ad0220a75352c206236e5a5089e057303'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4929,7 +4929,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_4.sm_90.cu', '76de895dc62d8a7666e9d43e4ba867401c634e8699e7c5123e5af71bef8e32ef'),
+                        'sm_90': Build('7ec38aa4c3afc978bcca6374d7ea8ce5ea99872c3ee949b433c2e88d6fd94541', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', '563930f32def6bd7d229d684b84f458f14dac33b5dcf2bf4c31395473df268a6'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4951,7 +4951,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_tail.sm_90.cu', '2e3797eee4173adf51da2b79cd3cdba7347678b17b4e975f7d37340179c07b5a'),
+                        'sm_90': Build('ae9b3b6e545a71e1459aad2e159bb5836596261edf4f5b513993f9cf2270b0f6', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '6d53ab6572ed69cc51f7320a556a062b9e23cf27dca2ceec31ecfe5801457210'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4973,7 +4973,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_free.sm_90.cu', 'b8b3c663fe810bf24d80d80a3f6a1d922cd5fa648503ff2cf09297368cfa05f6'),
+                        'sm_90': Build('98c1f36a258dbcbadb85f074d2d6641bb4548e0c542722828a6f2f598fae1872', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'dc7299960d2c17fe35c10769975858769115415debfa332836224de2f7733700'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4995,7 +4995,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_between.sm_90.cu', '71453445907a9e7ede90cd0c14968014cb65eef041227752e597ed11c95990fa'),
+                        'sm_90': Build('7b55f81f0a4769ab56d94f4d026efd8c799039db6bc9d0a1cd871909e58f338a', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', 'f06dab94e93937c8c8f7565e197dd9cb187e5612f87cccec385d51805f4150c7'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5017,7 +5017,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '76de895dc62d8a7666e9d43e4ba867401c634e8699e7c5123e5af71bef8e32ef',
+                    '7ec38aa4c3afc978bcca6374d7ea8ce5ea99872c3ee949b433c2e88d6fd94541',
                     exact=True,
                     verdict='rejected',
                     gain=-0.09458039075859492,
@@ -5026,7 +5026,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '71453445907a9e7ede90cd0c14968014cb65eef041227752e597ed11c95990fa',
+                    '7b55f81f0a4769ab56d94f4d026efd8c799039db6bc9d0a1cd871909e58f338a',
                     exact=True,
                     verdict='rejected',
                     gain=-0.06140843394035467,
@@ -5035,7 +5035,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'b8b3c663fe810bf24d80d80a3f6a1d922cd5fa648503ff2cf09297368cfa05f6',
+                    '98c1f36a258dbcbadb85f074d2d6641bb4548e0c542722828a6f2f598fae1872',
                     exact=True,
                     verdict='rejected',
                     gain=-0.14530155064958694,
@@ -5044,7 +5044,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '2e3797eee4173adf51da2b79cd3cdba7347678b17b4e975f7d37340179c07b5a',
+                    'ae9b3b6e545a71e1459aad2e159bb5836596261edf4f5b513993f9cf2270b0f6',
                     exact=True,
                     verdict='rejected',
                     gain=-0.1310828028022144,
@@ -5053,7 +5053,7 @@ TABLE = Table(
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '10540aacfc5804d62389841cbe951d8d5f2aee8c21adb0bb022dd302362c1687',
+                    '3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49',
                     exact=True,
                     verdict='rejected',
                     gain=-0.2399491985861617,
@@ -5062,7 +5062,7 @@ TABLE = Table(
                 RecordLine(
                     'serial',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '0243fa44fcf3f4f66ab2555aa85cf1cba165b934c1371dad475d3080d7e6e4cb',
+                    '617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -5071,7 +5071,7 @@ TABLE = Table(
                 RecordLine(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '8ec05cf676fe2ea8f5ed4b4d91a520265ec5109bca77b679c50bccf731d67902',
+                    '0d0d597793d0895501883d66f3dacaee5f8f94a546548268646054aaef581f9e',
                     exact=True,
                     verdict='admitted',
                     gain=0.02191162506909683,
@@ -5080,7 +5080,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'dccdcc671ee3284904919c443f4b2c694abe59ed9ce7177f42d899b159d03ff2',
+                    'f555b2d1bf16317d8f292e5e51105adfd677b5ff763d306ab4e279b11e73d4d0',
                     exact=True,
                     verdict='rejected',
                     gain=-0.2658603525768455,
@@ -5089,7 +5089,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '7b09f7ec30266a17efc10375397c679636b64129e4b57652b1bcd3a63622fc96',
+                    '68883398753046c8e5b7fec82c6e878a7f08b85bf9b2bd6eebf8a1b2e8436cf5',
                     exact=True,
                     verdict='rejected',
                     gain=-0.1771245063969744,
@@ -5098,7 +5098,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '571f2f97cd407b0fe8605652aa33ed858c633057df003c76c348d17634c88df8',
+                    'd8c5d0d39221e2452024084861d9572e14b96ca2ee4f94576ac9b88f19305016',
                     exact=True,
                     verdict='rejected',
                     gain=-0.6017269820420001,
@@ -5107,7 +5107,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '248b8edf197df20cbce0708f86f5e91cb557c77fc2501b069af0c002fc0ed0b9',
+                    '172693212067af34e47709883f5fba0e57150446626678754a21aa2378506027',
                     exact=True,
                     verdict='no_difference',
                     gain=-0.0027443893749063974,
@@ -5116,7 +5116,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'ded54a7cd7938df83264e0a5bd0a3e0e2b7652b1eaea659b47b08d1cbb6221c8',
+                    '713c3d8fa340d04957790c3cc1c1ff9c3e98c87f36923cd9c9bd823ab87304a7',
                     exact=True,
                     verdict='no_difference',
                     gain=0.010149045542130808,
@@ -5137,7 +5137,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/serial.sm_90.cu', 'eaa9b6dc4998769cc11e129034751a611c120e4b32dcf94dd43acbbc9da57ab4'),
+                        'sm_90': Build('617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700'),
                     },
                     kernels={
                     },
@@ -5154,7 +5154,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/serial_sm.sm_90.cu', 'fbf4cc8443d4cc95c9a0cd47df73d7adf10778f6cc442d12d9594354fe8291bc'),
+                        'sm_90': Build('0d0d597793d0895501883d66f3dacaee5f8f94a546548268646054aaef581f9e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '237d69907003d8a3684859ff2b8ab39b90d1963e8eeec0a42400c7e4891cadb5'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5174,7 +5174,7 @@ TABLE = Table(
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/nccl_4.sm_90.cu', '65b145576a698315e15eb7e58cd70e9b96fbc2443f36f3a0b48243e58ab23621'),
+                        'sm_90': Build('3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49'),
                     },
                     kernels={
                     },
@@ -5191,7 +5191,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_4.sm_90.cu', 'f8f21eb96be45d13c87fb5abf7198c4245e13e1f9ec44e9999d6bd9511481f00'),
+                        'sm_90': Build('d8c5d0d39221e2452024084861d9572e14b96ca2ee4f94576ac9b88f19305016', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '2e8dceea83d15af6da098a8c13b90db8ef7876c51c0bb9a22d680caa5f2757bd'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5211,7 +5211,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8.sm_90.cu', '46b6bc4d1dc82d514e657217460fb6a9e9f79d92197dbe47cc167391262da6da'),
+                        'sm_90': Build('172693212067af34e47709883f5fba0e57150446626678754a21aa2378506027', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', '1771fa0295858a177d1123da99b431a9fdc331f1985f97789e1c6c741d2098b4'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5231,7 +5231,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_16.sm_90.cu', 'fbea25da68951e9440a311b38316595a2a9c47609f4cf2265dcfffe9b5538e09'),
+                        'sm_90': Build('68883398753046c8e5b7fec82c6e878a7f08b85bf9b2bd6eebf8a1b2e8436cf5', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', 'cea9513ea70e594e02092cb2e9f500eddcee5c9aac6224f2d267e19b139ad1b0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5251,7 +5251,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8_tail.sm_90.cu', '58a029680d9b2e22fff649bef3fc42a04a12f1ad845124024ffd7dd015362108'),
+                        'sm_90': Build('713c3d8fa340d04957790c3cc1c1ff9c3e98c87f36923cd9c9bd823ab87304a7', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '3d973c3dc370630e04d920ed213e94a306c93fd7e178638c855ee4f0e0ad4759'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5271,7 +5271,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_12_tail.sm_90.cu', 'adc40f0d82d72097cfd8b97b86d402fd8bcb420b7c773a78b7632a6828076020'),
+                        'sm_90': Build('f555b2d1bf16317d8f292e5e51105adfd677b5ff763d306ab4e279b11e73d4d0', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', 'f5157d60057b0945002e7974d2c19b6ad0220a75352c206236e5a5089e057303'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5291,7 +5291,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_4.sm_90.cu', '9be6aa1a003597819534b61f58494009e3b7ffb9eed182ca2c0c674394bf885c'),
+                        'sm_90': Build('7ec38aa4c3afc978bcca6374d7ea8ce5ea99872c3ee949b433c2e88d6fd94541', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', '563930f32def6bd7d229d684b84f458f14dac33b5dcf2bf4c31395473df268a6'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5313,7 +5313,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_tail.sm_90.cu', '5c2c298a939e024d1e770e1e3537774c7fe7f653fca43b7fe5a3765d01da5721'),
+                        'sm_90': Build('ae9b3b6e545a71e1459aad2e159bb5836596261edf4f5b513993f9cf2270b0f6', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '6d53ab6572ed69cc51f7320a556a062b9e23cf27dca2ceec31ecfe5801457210'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5335,7 +5335,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_free.sm_90.cu', 'f2e9594108b5d966f367dca190c689187222dd1e461f275a395647ed92d758af'),
+                        'sm_90': Build('98c1f36a258dbcbadb85f074d2d6641bb4548e0c542722828a6f2f598fae1872', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'dc7299960d2c17fe35c10769975858769115415debfa332836224de2f7733700'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5357,7 +5357,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_between.sm_90.cu', 'a4e33ab0f5da29a5adeb2f066b98611d36d7c5c48c31fa004cc3ae2a1a9390fc'),
+                        'sm_90': Build('7b55f81f0a4769ab56d94f4d026efd8c799039db6bc9d0a1cd871909e58f338a', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', 'f06dab94e93937c8c8f7565e197dd9cb187e5612f87cccec385d51805f4150c7'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5379,7 +5379,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '9be6aa1a003597819534b61f58494009e3b7ffb9eed182ca2c0c674394bf885c',
+                    '7ec38aa4c3afc978bcca6374d7ea8ce5ea99872c3ee949b433c2e88d6fd94541',
                     exact=True,
                     verdict='no_difference',
                     gain=0.010217921590476187,
@@ -5388,7 +5388,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'a4e33ab0f5da29a5adeb2f066b98611d36d7c5c48c31fa004cc3ae2a1a9390fc',
+                    '7b55f81f0a4769ab56d94f4d026efd8c799039db6bc9d0a1cd871909e58f338a',
                     exact=True,
                     verdict='no_difference',
                     gain=0.02910921602050731,
@@ -5397,7 +5397,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'f2e9594108b5d966f367dca190c689187222dd1e461f275a395647ed92d758af',
+                    '98c1f36a258dbcbadb85f074d2d6641bb4548e0c542722828a6f2f598fae1872',
                     exact=True,
                     verdict='no_difference',
                     gain=0.01782566635221483,
@@ -5406,7 +5406,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '5c2c298a939e024d1e770e1e3537774c7fe7f653fca43b7fe5a3765d01da5721',
+                    'ae9b3b6e545a71e1459aad2e159bb5836596261edf4f5b513993f9cf2270b0f6',
                     exact=True,
                     verdict='no_difference',
                     gain=-0.014764253664188542,
@@ -5415,7 +5415,7 @@ TABLE = Table(
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '65b145576a698315e15eb7e58cd70e9b96fbc2443f36f3a0b48243e58ab23621',
+                    '3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49',
                     exact=True,
                     verdict='no_difference',
                     gain=0.020846659239199705,
@@ -5424,7 +5424,7 @@ TABLE = Table(
                 RecordLine(
                     'serial',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'eaa9b6dc4998769cc11e129034751a611c120e4b32dcf94dd43acbbc9da57ab4',
+                    '617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -5433,7 +5433,7 @@ TABLE = Table(
                 RecordLine(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'fbf4cc8443d4cc95c9a0cd47df73d7adf10778f6cc442d12d9594354fe8291bc',
+                    '0d0d597793d0895501883d66f3dacaee5f8f94a546548268646054aaef581f9e',
                     exact=True,
                     verdict='admitted',
                     gain=0.04337206693239937,
@@ -5442,7 +5442,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'adc40f0d82d72097cfd8b97b86d402fd8bcb420b7c773a78b7632a6828076020',
+                    'f555b2d1bf16317d8f292e5e51105adfd677b5ff763d306ab4e279b11e73d4d0',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0012288770719128816,
@@ -5451,7 +5451,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'fbea25da68951e9440a311b38316595a2a9c47609f4cf2265dcfffe9b5538e09',
+                    '68883398753046c8e5b7fec82c6e878a7f08b85bf9b2bd6eebf8a1b2e8436cf5',
                     exact=True,
                     verdict='rejected',
                     gain=-0.1517388706819871,
@@ -5460,7 +5460,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'f8f21eb96be45d13c87fb5abf7198c4245e13e1f9ec44e9999d6bd9511481f00',
+                    'd8c5d0d39221e2452024084861d9572e14b96ca2ee4f94576ac9b88f19305016',
                     exact=True,
                     verdict='rejected',
                     gain=-0.06646107652022515,
@@ -5469,7 +5469,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '46b6bc4d1dc82d514e657217460fb6a9e9f79d92197dbe47cc167391262da6da',
+                    '172693212067af34e47709883f5fba0e57150446626678754a21aa2378506027',
                     exact=True,
                     verdict='no_difference',
                     gain=0.005986664459344815,
@@ -5478,7 +5478,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '58a029680d9b2e22fff649bef3fc42a04a12f1ad845124024ffd7dd015362108',
+                    '713c3d8fa340d04957790c3cc1c1ff9c3e98c87f36923cd9c9bd823ab87304a7',
                     exact=True,
                     verdict='admitted',
                     gain=0.06701700984773284,
@@ -5499,7 +5499,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/serial.sm_90.cu', 'c02e31e4cba5d5ccbc88febef114d76085e3424b25d8d51be05eb491d8735072'),
+                        'sm_90': Build('617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700'),
                     },
                     kernels={
                     },
@@ -5516,7 +5516,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/serial_sm.sm_90.cu', '8ca26deea4ac7d6155adebf113a167d2fe6ecf7c81f2fc92e1664f8a3a6db556'),
+                        'sm_90': Build('0d0d597793d0895501883d66f3dacaee5f8f94a546548268646054aaef581f9e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '237d69907003d8a3684859ff2b8ab39b90d1963e8eeec0a42400c7e4891cadb5'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5536,7 +5536,7 @@ TABLE = Table(
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/nccl_4.sm_90.cu', '24f5c5a2586e484e07b1b4f44577084d65c110a04667b9cb046116847146692d'),
+                        'sm_90': Build('3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49'),
                     },
                     kernels={
                     },
@@ -5553,7 +5553,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_4.sm_90.cu', '304e09a73dffee31ac07cf1b074eed21737de94dd471596b1a7304a36a6baa62'),
+                        'sm_90': Build('d8c5d0d39221e2452024084861d9572e14b96ca2ee4f94576ac9b88f19305016', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '2e8dceea83d15af6da098a8c13b90db8ef7876c51c0bb9a22d680caa5f2757bd'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5573,7 +5573,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8.sm_90.cu', '2aa279d932c7934749c2e0bd283dae8645a971b23ec4d44b7e3252f357dc3760'),
+                        'sm_90': Build('172693212067af34e47709883f5fba0e57150446626678754a21aa2378506027', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', '1771fa0295858a177d1123da99b431a9fdc331f1985f97789e1c6c741d2098b4'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5593,7 +5593,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_16.sm_90.cu', 'fc1050ea0f102468975c4460bf25e9a5a45733942595c16621fe3b52407f099a'),
+                        'sm_90': Build('68883398753046c8e5b7fec82c6e878a7f08b85bf9b2bd6eebf8a1b2e8436cf5', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', 'cea9513ea70e594e02092cb2e9f500eddcee5c9aac6224f2d267e19b139ad1b0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5613,7 +5613,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8_tail.sm_90.cu', '58f935b2c17722a469790e072a1b196044b7da8274abca5edc927274660fa266'),
+                        'sm_90': Build('713c3d8fa340d04957790c3cc1c1ff9c3e98c87f36923cd9c9bd823ab87304a7', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '3d973c3dc370630e04d920ed213e94a306c93fd7e178638c855ee4f0e0ad4759'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5633,7 +5633,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_12_tail.sm_90.cu', 'cee0805734da6da45de83ffc51b5a9afb45a17498857b5a57be7aeac5b2737e6'),
+                        'sm_90': Build('f555b2d1bf16317d8f292e5e51105adfd677b5ff763d306ab4e279b11e73d4d0', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', 'f5157d60057b0945002e7974d2c19b6ad0220a75352c206236e5a5089e057303'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5653,7 +5653,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_4.sm_90.cu', '4015c051153d4826478729c7807456e75f3dc700aa1c6939b32fedacbe8f8dc5'),
+                        'sm_90': Build('7ec38aa4c3afc978bcca6374d7ea8ce5ea99872c3ee949b433c2e88d6fd94541', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', '563930f32def6bd7d229d684b84f458f14dac33b5dcf2bf4c31395473df268a6'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5675,7 +5675,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_tail.sm_90.cu', 'c06d010a6dd06a0b6fc196f37d1a7f4ce26a4d9309abdd73c25aee7b8ead04fe'),
+                        'sm_90': Build('ae9b3b6e545a71e1459aad2e159bb5836596261edf4f5b513993f9cf2270b0f6', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '6d53ab6572ed69cc51f7320a556a062b9e23cf27dca2ceec31ecfe5801457210'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5697,7 +5697,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_free.sm_90.cu', '32acaca0b16ef95dbca2815e1d6cbd53e99dc7efaba3d1e16eb9f45006f2e7de'),
+                        'sm_90': Build('98c1f36a258dbcbadb85f074d2d6641bb4548e0c542722828a6f2f598fae1872', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'dc7299960d2c17fe35c10769975858769115415debfa332836224de2f7733700'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5719,7 +5719,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_between.sm_90.cu', 'ad28b928fbedc63ec1b1a61547860db631d2327951dabdb32ddf5ecec1a68a00'),
+                        'sm_90': Build('7b55f81f0a4769ab56d94f4d026efd8c799039db6bc9d0a1cd871909e58f338a', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', 'f06dab94e93937c8c8f7565e197dd9cb187e5612f87cccec385d51805f4150c7'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5741,7 +5741,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '4015c051153d4826478729c7807456e75f3dc700aa1c6939b32fedacbe8f8dc5',
+                    '7ec38aa4c3afc978bcca6374d7ea8ce5ea99872c3ee949b433c2e88d6fd94541',
                     exact=True,
                     verdict='no_difference',
                     gain=0.024761859891291538,
@@ -5750,7 +5750,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'ad28b928fbedc63ec1b1a61547860db631d2327951dabdb32ddf5ecec1a68a00',
+                    '7b55f81f0a4769ab56d94f4d026efd8c799039db6bc9d0a1cd871909e58f338a',
                     exact=True,
                     verdict='admitted',
                     gain=0.09285807155437675,
@@ -5759,7 +5759,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '32acaca0b16ef95dbca2815e1d6cbd53e99dc7efaba3d1e16eb9f45006f2e7de',
+                    '98c1f36a258dbcbadb85f074d2d6641bb4548e0c542722828a6f2f598fae1872',
                     exact=True,
                     verdict='no_difference',
                     gain=0.019233644576111653,
@@ -5768,7 +5768,7 @@ TABLE = Table(
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'c06d010a6dd06a0b6fc196f37d1a7f4ce26a4d9309abdd73c25aee7b8ead04fe',
+                    'ae9b3b6e545a71e1459aad2e159bb5836596261edf4f5b513993f9cf2270b0f6',
                     exact=True,
                     verdict='admitted',
                     gain=0.052130474593855114,
@@ -5777,7 +5777,7 @@ TABLE = Table(
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '24f5c5a2586e484e07b1b4f44577084d65c110a04667b9cb046116847146692d',
+                    '3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49',
                     exact=True,
                     verdict='no_difference',
                     gain=-0.0035829264179219056,
@@ -5786,7 +5786,7 @@ TABLE = Table(
                 RecordLine(
                     'serial',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'c02e31e4cba5d5ccbc88febef114d76085e3424b25d8d51be05eb491d8735072',
+                    '617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -5795,7 +5795,7 @@ TABLE = Table(
                 RecordLine(
                     'serial_sm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '8ca26deea4ac7d6155adebf113a167d2fe6ecf7c81f2fc92e1664f8a3a6db556',
+                    '0d0d597793d0895501883d66f3dacaee5f8f94a546548268646054aaef581f9e',
                     exact=True,
                     verdict='admitted',
                     gain=0.028486873858227568,
@@ -5804,7 +5804,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'cee0805734da6da45de83ffc51b5a9afb45a17498857b5a57be7aeac5b2737e6',
+                    'f555b2d1bf16317d8f292e5e51105adfd677b5ff763d306ab4e279b11e73d4d0',
                     exact=True,
                     verdict='rejected',
                     gain=-0.03741572655222458,
@@ -5813,7 +5813,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'fc1050ea0f102468975c4460bf25e9a5a45733942595c16621fe3b52407f099a',
+                    '68883398753046c8e5b7fec82c6e878a7f08b85bf9b2bd6eebf8a1b2e8436cf5',
                     exact=True,
                     verdict='rejected',
                     gain=-0.14422308831137043,
@@ -5822,7 +5822,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '304e09a73dffee31ac07cf1b074eed21737de94dd471596b1a7304a36a6baa62',
+                    'd8c5d0d39221e2452024084861d9572e14b96ca2ee4f94576ac9b88f19305016',
                     exact=True,
                     verdict='rejected',
                     gain=-0.26616843806814483,
@@ -5831,7 +5831,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '2aa279d932c7934749c2e0bd283dae8645a971b23ec4d44b7e3252f357dc3760',
+                    '172693212067af34e47709883f5fba0e57150446626678754a21aa2378506027',
                     exact=True,
                     verdict='admitted',
                     gain=0.04568985691282457,
@@ -5840,7 +5840,7 @@ TABLE = Table(
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '58f935b2c17722a469790e072a1b196044b7da8274abca5edc927274660fa266',
+                    '713c3d8fa340d04957790c3cc1c1ff9c3e98c87f36923cd9c9bd823ab87304a7',
                     exact=True,
                     verdict='admitted',
                     gain=0.0707415714734807,
@@ -5861,9 +5861,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '23c829db59055bd07082849504d4eb4d14cad1396fa3ce2d1157d39a7d843658'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '20d907ce4f6107223bde72430b444da9617bc7585ec7c38c026b629d0d265ad2'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', '4ddbbe39161e6c1c5e964cb07212129f1bb45e1e2c1dedd11ed482ad3b4a6d08'),
+                        'sm_70': Build('f6aa43bcdf9afb29f7690b4f232657854697de41bd1d6338473acb44c7b20328', 'hyper_connection/qwen38_flash_n16/replicated.fp16.cu', '5551b7827562222462f0bf04d1255634a93d3b2c5b3ded99630a68f28147b06e'),
+                        'sm_80': Build('4fe3ebd6a13a6735fe5a77b07d9f1507042c20f0c49d8a2d36202e9ebbc85165', 'hyper_connection/qwen38_flash_n16/replicated.fp16.cu', '5551b7827562222462f0bf04d1255634a93d3b2c5b3ded99630a68f28147b06e'),
+                        'sm_90': Build('4535cd9930fe89422a137f4c61758e0788c9aaa4f1f6a8f3fa39c2b9f061a3ad', 'hyper_connection/qwen38_flash_n16/replicated.fp16.cu', '5551b7827562222462f0bf04d1255634a93d3b2c5b3ded99630a68f28147b06e'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5892,8 +5892,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', '5f1dcba68190d4b6d7bdf6681c8c94d3afd2903a2daaf4b52f076c82068c0236'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', '22576abea7f027f3f97ecd9ce1368935a6f8782341b03f15cee7668ece18f6ec'),
+                        'sm_80': Build('340762ae96b22f2ebd32eb9d7220a29eac91824ea1cb40d16e95b11679a29962', 'hyper_connection/qwen38_flash_n16/two_rows.fp16.cu', '3f45221c6b7a8819ec3f0fc408c5593b2e4878213050ce80ab32fd082d249e02'),
+                        'sm_90': Build('631777ce7abe9232f8fae3bd981128ba455d227601bebf59ba62df8a43045aa4', 'hyper_connection/qwen38_flash_n16/two_rows.fp16.cu', '3f45221c6b7a8819ec3f0fc408c5593b2e4878213050ce80ab32fd082d249e02'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5922,7 +5922,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', '240c87aa6a7042b9df8e940709437d20261ae368d684cb1db0420882af8ec1fe'),
+                        'sm_90': Build('d140509105dd9d4be3463284e250f7c3a05f5e7985be8080974614b597e812cb', 'hyper_connection/qwen38_flash_n16/four_rows.fp16.cu', 'ea27b5042180df8d025654d07572646c432693ddfb243d4cb3c17b07c935eb2d'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5951,8 +5951,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', '9c8a9342155aa205c677cf225019c1f482c5ffe1fbfd3e7384d3e68989e48e2b'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', '27934ad463fb5582f5e463b5738b4f33cf7f63cc82c20700d40e616627302ab0'),
+                        'sm_80': Build('4d76f7548b8ed2136508ece5796f67c43b677be2f5a5390a1543cc9ad2e83eb0', 'hyper_connection/qwen38_flash_n16/tensor_core.fp16.cu', '8dd663f0625ba91b7d9d978563fc1e6f91dd22786866d503908410379698b413'),
+                        'sm_90': Build('25742dd7bee07d8b23aa27ec3f67125bb101f27f6724bbd5d918868293de67e6', 'hyper_connection/qwen38_flash_n16/tensor_core.fp16.cu', '8dd663f0625ba91b7d9d978563fc1e6f91dd22786866d503908410379698b413'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5986,7 +5986,7 @@ TABLE = Table(
                 RecordLine(
                     'four_rows',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '240c87aa6a7042b9df8e940709437d20261ae368d684cb1db0420882af8ec1fe',
+                    'd140509105dd9d4be3463284e250f7c3a05f5e7985be8080974614b597e812cb',
                     exact=True,
                     verdict='rejected',
                     gain=-0.059448718547440604,
@@ -5995,7 +5995,7 @@ TABLE = Table(
                 RecordLine(
                     'replicated',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '4ddbbe39161e6c1c5e964cb07212129f1bb45e1e2c1dedd11ed482ad3b4a6d08',
+                    '4535cd9930fe89422a137f4c61758e0788c9aaa4f1f6a8f3fa39c2b9f061a3ad',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -6004,7 +6004,7 @@ TABLE = Table(
                 RecordLine(
                     'tensor_core',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '27934ad463fb5582f5e463b5738b4f33cf7f63cc82c20700d40e616627302ab0',
+                    '25742dd7bee07d8b23aa27ec3f67125bb101f27f6724bbd5d918868293de67e6',
                     exact=True,
                     verdict='admitted',
                     gain=0.02494900512347875,
@@ -6014,7 +6014,7 @@ TABLE = Table(
                 RecordLine(
                     'two_rows',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '22576abea7f027f3f97ecd9ce1368935a6f8782341b03f15cee7668ece18f6ec',
+                    '631777ce7abe9232f8fae3bd981128ba455d227601bebf59ba62df8a43045aa4',
                     exact=True,
                     verdict='rejected',
                     gain=-0.045839699697636016,
@@ -6034,9 +6034,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '858501c8978da1fa6f0d78fc7ade326787d10a4c37630cf120f4598861b24e6d'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '39a5a1a672ba4f5eb66d7f6b9f3bddb789f74abf7d3836441255add03a8033b4'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', 'b80a5e10c60ee53cc2e0cd80f8638fa03891b5c52b6c390f8192f692e132c3cb'),
+                        'sm_70': Build('429b53e7d79a36a863223af9ce1ab0e4a4871e8f7b4c5e4dc5bc85eb1a292d1a', 'hyper_connection/qwen38_flash_n16/replicated.bf16.cu', 'ac21819563ca4dcdcdfc4b938fc03c6ce1dbe36044771f3d617365219968e709'),
+                        'sm_80': Build('06f38be24e3e2025aea901aa94e4662a4785be64b348247ac8f6df3ca5fcadb3', 'hyper_connection/qwen38_flash_n16/replicated.bf16.cu', 'ac21819563ca4dcdcdfc4b938fc03c6ce1dbe36044771f3d617365219968e709'),
+                        'sm_90': Build('004bd7674cdf049db6808a2b6a293a992ca9401ea27a40d849e2265f2cd56491', 'hyper_connection/qwen38_flash_n16/replicated.bf16.cu', 'ac21819563ca4dcdcdfc4b938fc03c6ce1dbe36044771f3d617365219968e709'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6065,8 +6065,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', 'c8bf2637f47cc14a94d271538ad94a63f41349085a9701b0b4a0f62ae5d56174'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', 'c5799e1cf4a1b19484a2e3bca3b0dcd61fe85310080c4cc1d90d009a814a6b5b'),
+                        'sm_80': Build('64d04503862b02c62583c27f5813406b61fe935b3df6c9422f2ee524f0fa69a6', 'hyper_connection/qwen38_flash_n16/two_rows.bf16.cu', '7bb7a93cfe5c68198ad7c849fa7c0acdc62c323c209133f7538147ca38af7be1'),
+                        'sm_90': Build('2578c2127768dcf448123a33261705fbde853a5594996d99fe66cb91db92ab08', 'hyper_connection/qwen38_flash_n16/two_rows.bf16.cu', '7bb7a93cfe5c68198ad7c849fa7c0acdc62c323c209133f7538147ca38af7be1'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6095,7 +6095,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', 'd070e680f2353266e0773d01d0a522f702b51743ed01fc3014cdae004af24750'),
+                        'sm_90': Build('f898cb4bbed399a7c4c73863512c6dd3d796f807aaac97829839f3ec8d4ed801', 'hyper_connection/qwen38_flash_n16/four_rows.bf16.cu', '21a860a9d7c78e9738d08d290272ad0fa56ed8cc22715c7001c6ee0f616f8995'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6124,8 +6124,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', '97a65a912e8c9729f7c4e45dbc3ccb439251421859e0dee002237df896f277f0'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', 'eb2248106b2e0f104f5924e884218e1415912ad3351905f9ffb7b730c76c4b06'),
+                        'sm_80': Build('78636991702fff374898f219a0c36793e413538bb5999c284adc68221780c8fe', 'hyper_connection/qwen38_flash_n16/tensor_core.bf16.cu', 'f11ad68947ba976356d66c457484f86691d926f75a65ec5a06102d0b0a1862cc'),
+                        'sm_90': Build('ab608dc8b23673106475316778e9603e6f6f2d447ba80f032f7ac37ecd0ebb84', 'hyper_connection/qwen38_flash_n16/tensor_core.bf16.cu', 'f11ad68947ba976356d66c457484f86691d926f75a65ec5a06102d0b0a1862cc'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6159,7 +6159,7 @@ TABLE = Table(
                 RecordLine(
                     'four_rows',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'd070e680f2353266e0773d01d0a522f702b51743ed01fc3014cdae004af24750',
+                    'f898cb4bbed399a7c4c73863512c6dd3d796f807aaac97829839f3ec8d4ed801',
                     exact=True,
                     verdict='rejected',
                     gain=-0.04093227332121585,
@@ -6168,7 +6168,7 @@ TABLE = Table(
                 RecordLine(
                     'replicated',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'b80a5e10c60ee53cc2e0cd80f8638fa03891b5c52b6c390f8192f692e132c3cb',
+                    '004bd7674cdf049db6808a2b6a293a992ca9401ea27a40d849e2265f2cd56491',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -6177,7 +6177,7 @@ TABLE = Table(
                 RecordLine(
                     'tensor_core',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'eb2248106b2e0f104f5924e884218e1415912ad3351905f9ffb7b730c76c4b06',
+                    'ab608dc8b23673106475316778e9603e6f6f2d447ba80f032f7ac37ecd0ebb84',
                     exact=True,
                     verdict='admitted',
                     gain=0.0638793643493013,
@@ -6187,7 +6187,7 @@ TABLE = Table(
                 RecordLine(
                     'two_rows',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'c5799e1cf4a1b19484a2e3bca3b0dcd61fe85310080c4cc1d90d009a814a6b5b',
+                    '2578c2127768dcf448123a33261705fbde853a5594996d99fe66cb91db92ab08',
                     exact=True,
                     verdict='rejected',
                     gain=-0.01940304820432437,
@@ -6207,8 +6207,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', 'd9499b493acdad894e2a6bac6bcfb673b231f77262c82574e4d071bcfdbcd10b'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', 'c7921b849b84168f65a1be0cf8e19ba1ffcd700c1c9927394abc0a5739afa7ef'),
+                        'sm_80': Build('1a852419b587c6fa6354fdd406cd4619aa2c0c67097f55a0bfcda56733455234', 'hyper_connection/qwen38_flash_n512/replicated.fp16.cu', '2581cc61011b56c7318cc8503b3ad3a9a3b8b6b91dc05d9aef2fd70f9026b8d2'),
+                        'sm_90': Build('2b4fb58aaaae827385b47d1f3d29f463c5f882146990cde549c76d2759578041', 'hyper_connection/qwen38_flash_n512/replicated.fp16.cu', '2581cc61011b56c7318cc8503b3ad3a9a3b8b6b91dc05d9aef2fd70f9026b8d2'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6237,8 +6237,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', '5b705d3ed0419ca5e2266b57ad85e3e982e84c0f269b28d8e208efb2a76315ec'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', '0f4c0b8d6d803eba16b1871b02844325d83173fc6a9147c749191ac64c7f3a12'),
+                        'sm_80': Build('7b351a5141f48c35715659ca425451725cda9cf6fd750a0391453266edb1992f', 'hyper_connection/qwen38_flash_n512/tensor_core.fp16.cu', '3191f953e6a85b23daf260390f01def79cf94c0254a34fcab926621683e49444'),
+                        'sm_90': Build('c5d302dfb492099bdb0f66963f1942409a8ede8b7e5686204d77e2cf827a0125', 'hyper_connection/qwen38_flash_n512/tensor_core.fp16.cu', '3191f953e6a85b23daf260390f01def79cf94c0254a34fcab926621683e49444'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6272,7 +6272,7 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', '03352cafba02af1c8b3267d01946d115a90b561c5f10c8fd558d48cc4e7eae07'),
+                        'sm_90': Build('c54c6254a9f10442edfcd362e7ef3adc410c77b628e817d5f9adb46171b7b2a2', 'hyper_connection/qwen38_flash_n512/tensor_core_narrow.fp16.cu', 'f43731d313da3c6545e5e1622e300304fb6603ba381767f2d7e8cdd5a916406f'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6315,8 +6315,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '7bc9f3f8476b6ec7e914eccf56ab70e66169e2ae58969d6018f0c988e25c72a9'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', '62a6b11fee09bcc47db78e637646cb235316e1ea719caa570dc9d2dd75c9e94d'),
+                        'sm_80': Build('d0a1dd3c12d93515938cf9b146e679989a8cc467e64350d442a71fc091bf0529', 'hyper_connection/qwen38_flash_n512/replicated.bf16.cu', 'b097cacbd1796a0471633a0570f4a20260d29a97cdde8d047c4ca23f3060f11a'),
+                        'sm_90': Build('8d7dd5e0d19620c7f6bf0d82f73e3cdb3d7b7e871ba4a637c7e699b6ebabec4c', 'hyper_connection/qwen38_flash_n512/replicated.bf16.cu', 'b097cacbd1796a0471633a0570f4a20260d29a97cdde8d047c4ca23f3060f11a'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6345,8 +6345,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', 'f46c9ded23ba52a798b3c51d771d8025dda336c617810cf47663652f32df7b27'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', 'ea441f4dc8a00fbf59601281689b7d8f996de608fa5be73a2131a0520ceb9ebb'),
+                        'sm_80': Build('a3c559d87b2b1bc1954abfa334fed50b3173cc9c88a1a5957e125389945e42d8', 'hyper_connection/qwen38_flash_n512/tensor_core.bf16.cu', 'ceaa1cf6ac45ebccecd4799f32e074fe80bf802cea0a4d7ef6835a4487d6777a'),
+                        'sm_90': Build('2201af60d8edc3422ff354cdfd39dee710161f48d5ec52d225c6a1f05f943646', 'hyper_connection/qwen38_flash_n512/tensor_core.bf16.cu', 'ceaa1cf6ac45ebccecd4799f32e074fe80bf802cea0a4d7ef6835a4487d6777a'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6380,7 +6380,7 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', 'd9cf02e9061cfe9dc5a8619fca02fa38da1770015aa3c703bac887071804a97a'),
+                        'sm_90': Build('9d8a7d804be30df97cb5ae6832cbf2c874b38ae8278a07dff82ec649cee254b3', 'hyper_connection/qwen38_flash_n512/tensor_core_narrow.bf16.cu', '8b380ff305a7bfcfa4a76ec6d7741f664cfd99eaf81a7895b49bb32bb585af53'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6423,8 +6423,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', '325c4a72f51a8753248a6eb102c80ff2f19685b8601e8421e1aa1635f22f54c7'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', '5fd3adc7d068ff1781f7d6da602597af607f672a83d81d3ee81e99fc5893dd20'),
+                        'sm_80': Build('7715b6f331b5222cc84cc00d814228dc14b1e6af127f851926ead4ca4c765295', 'hyper_connection/qwen38_flash_n64/replicated.fp16.cu', 'a7d5b46fa07954353a22d8857ec238db674e828f8956926ccf1e94715d24d60b'),
+                        'sm_90': Build('ae8374dc5e0313c8696c3ef4007feada9c39b9a69845764959ed0990b4302f0c', 'hyper_connection/qwen38_flash_n64/replicated.fp16.cu', 'a7d5b46fa07954353a22d8857ec238db674e828f8956926ccf1e94715d24d60b'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6453,8 +6453,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', '02fcb7dea7f5789c69410aba37bf24338d26edfb677d662f61ba3cea4f79b2b4'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', '3050adf8cadef8813ee30916b32d67192dbef3b655d082b1854e2d83213265f3'),
+                        'sm_80': Build('ebb99f90e2104b425a370a7ebb6ed1306f43bbe903a3ee18f7c80346819bb9bc', 'hyper_connection/qwen38_flash_n64/tensor_core.fp16.cu', '0db2c17627b020518e1196baa39f98d24aedb308b0f52ac62e7e7f5e6169b328'),
+                        'sm_90': Build('7460ecee521f03e2138e3df596a01278d2b494c4c775bd27914e31d747cce901', 'hyper_connection/qwen38_flash_n64/tensor_core.fp16.cu', '0db2c17627b020518e1196baa39f98d24aedb308b0f52ac62e7e7f5e6169b328'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6488,7 +6488,7 @@ TABLE = Table(
                 RecordLine(
                     'replicated',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '5fd3adc7d068ff1781f7d6da602597af607f672a83d81d3ee81e99fc5893dd20',
+                    'ae8374dc5e0313c8696c3ef4007feada9c39b9a69845764959ed0990b4302f0c',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -6497,7 +6497,7 @@ TABLE = Table(
                 RecordLine(
                     'tensor_core',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '3050adf8cadef8813ee30916b32d67192dbef3b655d082b1854e2d83213265f3',
+                    '7460ecee521f03e2138e3df596a01278d2b494c4c775bd27914e31d747cce901',
                     exact=True,
                     verdict='admitted',
                     gain=0.5182679948698459,
@@ -6518,8 +6518,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', '1c242ed46ee3139d1f659085148ce72e1c64de69fd7e6d0c0bf4ce58425cf556'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', 'f647aa4984319e00f7c1dcebd0521b2d52a5010d79d642b9dd93362498dfe927'),
+                        'sm_80': Build('1e755534468ed0cfd961341b5f478e08ee4d868d1c5d342121f2e5a9f87566c4', 'hyper_connection/qwen38_flash_n64/replicated.bf16.cu', 'c420202a5068a9dfe62b9b59b1d94c5e95c03b7ad939419e0958ec31b878e2a7'),
+                        'sm_90': Build('42ccfe1c3fcc2b11a39934969560987de1ba3c7a5b5f5afe662549006ab20a84', 'hyper_connection/qwen38_flash_n64/replicated.bf16.cu', 'c420202a5068a9dfe62b9b59b1d94c5e95c03b7ad939419e0958ec31b878e2a7'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6548,8 +6548,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', '4a733d5444bf79eee177f9326fdb52089dfecbd234f37c50ab3c538e1c45daca'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', '1841bb0915ec103ca5b26d697d3ea5649e79892f4d74fe04cad2b0fd1b0d8582'),
+                        'sm_80': Build('729a6e478911d8e45ddfa8b192729b643abccdad5b2af31190c2ca624290893a', 'hyper_connection/qwen38_flash_n64/tensor_core.bf16.cu', '021452042e351339f08da900515fded99f0377009182f98728683ca39008f15d'),
+                        'sm_90': Build('2bdc43ecdf38b0adb49afe70dcfdcd689febbfd7ff2b7601b3427226a54a5083', 'hyper_connection/qwen38_flash_n64/tensor_core.bf16.cu', '021452042e351339f08da900515fded99f0377009182f98728683ca39008f15d'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6583,7 +6583,7 @@ TABLE = Table(
                 RecordLine(
                     'replicated',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'f647aa4984319e00f7c1dcebd0521b2d52a5010d79d642b9dd93362498dfe927',
+                    '42ccfe1c3fcc2b11a39934969560987de1ba3c7a5b5f5afe662549006ab20a84',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -6592,7 +6592,7 @@ TABLE = Table(
                 RecordLine(
                     'tensor_core',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '1841bb0915ec103ca5b26d697d3ea5649e79892f4d74fe04cad2b0fd1b0d8582',
+                    '2bdc43ecdf38b0adb49afe70dcfdcd689febbfd7ff2b7601b3427226a54a5083',
                     exact=True,
                     verdict='admitted',
                     gain=0.5825720241832277,
@@ -6613,10 +6613,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', '62da048756609bca30b0b2f774d972c1211622a54a41abf8476c0f6a6eaf4c65'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '3d37e10ddc85b9b754b9b3d7509004a7a484380ddeda71c4928c423d0d2d8205'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '3991a627ce60afd85256b0d56c52f1d2e7d1821af68ce2231ef6a0ca35e50ed9'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '7cbfebce0cd7ec8a5f2ea3066c3ac9fe9d933971c984c3022c788a6e02dc15ca'),
+                        'sm_70': Build('ffbade4cdf23d44e01bb984e5d4f3d730966dec4bbd3e0c587b1aad514da40b0', 'hyper_connection/qwen38_flash_tp1/replicated.fp16.cu', 'a77cecda82b230c57fc18f1b3a7b8b9babce1a4cb70290cdb8706f6a0ca0c849'),
+                        'sm_75': Build('ca7d3c3681c9e964bb2041a06e647353c8d83d56e61d139f34b5319722b50a00', 'hyper_connection/qwen38_flash_tp1/replicated.fp16.cu', 'a77cecda82b230c57fc18f1b3a7b8b9babce1a4cb70290cdb8706f6a0ca0c849'),
+                        'sm_80': Build('764923e87594fb6f1e08ecb56b8d4cb5ededc2e4ff8fb2c5a834377061be2098', 'hyper_connection/qwen38_flash_tp1/replicated.fp16.cu', 'a77cecda82b230c57fc18f1b3a7b8b9babce1a4cb70290cdb8706f6a0ca0c849'),
+                        'sm_90': Build('23cf347c69f2ea1f2196baa60408822b9871a97f781c5b39e3c73df9bbc0f7dc', 'hyper_connection/qwen38_flash_tp1/replicated.fp16.cu', 'a77cecda82b230c57fc18f1b3a7b8b9babce1a4cb70290cdb8706f6a0ca0c849'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6643,10 +6643,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', '0e6331865f0dd4c80456556d47380ce0f8799677d68942108428a7b6f9f67127'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'd3c693302a8f0ce9ab91ce1a4445d60f811422fbf453d9daa8702fe811f38465'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', 'aa6f433997df872e26601f21b3eacf043c2fca406b72e0fc78b574980eb5a223'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', 'bff6a2047848a24b749d09fb2b0da93edc960fff8da5a1cd5fdc3adc407681e2'),
+                        'sm_70': Build('3b145b635a6735f83f2fa159a30d31e30adecfa642b1f5f02a0b251950d231fa', 'hyper_connection/qwen38_flash_tp1/wide_rows.fp16.cu', 'c5a03a990f90d3eebf6b7bbe1c0b3a8265f89b30ff2ab37e32611310d96d870f'),
+                        'sm_75': Build('bca8e068520669a98853e77a5e1fd42af3574b696a90e2e7acb7429432d800c7', 'hyper_connection/qwen38_flash_tp1/wide_rows.fp16.cu', 'c5a03a990f90d3eebf6b7bbe1c0b3a8265f89b30ff2ab37e32611310d96d870f'),
+                        'sm_80': Build('3265754c48af953246006755049e86876124a6170ef1816ea6fbf187d59c9bfc', 'hyper_connection/qwen38_flash_tp1/wide_rows.fp16.cu', 'c5a03a990f90d3eebf6b7bbe1c0b3a8265f89b30ff2ab37e32611310d96d870f'),
+                        'sm_90': Build('72b96fc715d486832178be40e16995c35f2ff3ef3d6a4c50cf5d937e9e9f7cae', 'hyper_connection/qwen38_flash_tp1/wide_rows.fp16.cu', 'c5a03a990f90d3eebf6b7bbe1c0b3a8265f89b30ff2ab37e32611310d96d870f'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6673,10 +6673,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', 'ef069bde3a42c0b7e1708da95681fa78e1c46a5c9852110d369599882c99297f'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', 'c1981b7b2a27bd29a168ca783363146ebffb7776c4b19f0df47630c36e48a0a4'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', '6c5c6658c70e4e2d699e978519b0f762be426598a9f49e717316c4c345f1c06e'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', 'a044bf49ae3080c07055cf9903cc961e7f9d243bf749adc0c238c918523a588d'),
+                        'sm_70': Build('85746f9abb722f896792586564b81a5bc24dbcaa5effe523fbdd93e6e00a70c4', 'hyper_connection/qwen38_flash_tp1/persistent.fp16.cu', '9968c5cda8a6436d4a6058eb1eabe59668262896a4b1dc2c6ca4e83bc6e7b27d'),
+                        'sm_75': Build('fc7d9a3a4cbb27e23152ef38b6097fac10f798f3c5a844c11070091c1ca25df8', 'hyper_connection/qwen38_flash_tp1/persistent.fp16.cu', '9968c5cda8a6436d4a6058eb1eabe59668262896a4b1dc2c6ca4e83bc6e7b27d'),
+                        'sm_80': Build('d7ba341d08e92a6027497024e10c4a3edc9c381626590121f5b365639eb61efe', 'hyper_connection/qwen38_flash_tp1/persistent.fp16.cu', '9968c5cda8a6436d4a6058eb1eabe59668262896a4b1dc2c6ca4e83bc6e7b27d'),
+                        'sm_90': Build('bcc951db06f61eb6ce3c8157f130264f54150a7cd9c4d283e8c49783b2a2d92e', 'hyper_connection/qwen38_flash_tp1/persistent.fp16.cu', '9968c5cda8a6436d4a6058eb1eabe59668262896a4b1dc2c6ca4e83bc6e7b27d'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_persistent', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6703,10 +6703,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', '2d1102f7ac6ba4312dbde908ccad24c44850fe9ec54c05a0dccd0ab2044cbbe4'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '447251cd723fbc234e6d08c1a69a9ce1ae72d59f719115176f039ac821aceab8'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', 'b9689b5a42e042bc76fef1f0a28845cbed38fb819a46e3338e608270f0951ed1'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '4b32e72e9f65b49e9a0b8e9c31ead918b021ce9f8645bfaa2fdd4038cc6260f4'),
+                        'sm_70': Build('ff18cf6137c7704f0314d31309e37e1bc0c6593cd0b120fa2705d8f8c4b7509f', 'hyper_connection/qwen38_flash_tp1/early_norm.fp16.cu', '0c76f45bf0bc36f7936deee98cf5104615d7087d4e43183ab580cad83bc19386'),
+                        'sm_75': Build('93d0eb1e25cfb3d67bc93f2dac1e34a77de33be925d708a624918a0b5af05eac', 'hyper_connection/qwen38_flash_tp1/early_norm.fp16.cu', '0c76f45bf0bc36f7936deee98cf5104615d7087d4e43183ab580cad83bc19386'),
+                        'sm_80': Build('1b0826d33c5a679fc0989dbb7e683b4aa8db4b5cac70ce4b50e6e5a475276b6d', 'hyper_connection/qwen38_flash_tp1/early_norm.fp16.cu', '0c76f45bf0bc36f7936deee98cf5104615d7087d4e43183ab580cad83bc19386'),
+                        'sm_90': Build('61002d121e1da4045aa064350a6f0207c29cb03470c44867ad3037b690de31dc', 'hyper_connection/qwen38_flash_tp1/early_norm.fp16.cu', '0c76f45bf0bc36f7936deee98cf5104615d7087d4e43183ab580cad83bc19386'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_early_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6733,7 +6733,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '4606355a7859aac52460faecdcc2ac57dd158818650f2171fff9f5176fb96308'),
+                        'sm_90': Build('ee85fc77ddbc5d3d0abada5779386f70669b66daa976b0743395178b6ea723f6', 'hyper_connection/qwen38_flash_tp1/small_ctas.fp16.cu', '3777759e8b787f6a020ee9adcb6e0a6f3604c99dcfae4f3f3f86990878aac7b1'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6760,7 +6760,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', 'e02c0735ddc2de45a03e7965957d6bd4a44dd5a6af8db162b2c00bad5c30e1be'),
+                        'sm_90': Build('4e10d8df4352f37431dac963186dad67b77f6ad38d0d97248830c9be0e3db808', 'hyper_connection/qwen38_flash_tp1/staged_up.fp16.cu', 'dc6fa6dadfa879d093d38117388d7e00c81c1546c4388b6a05b4b3d9b384b015'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6787,7 +6787,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '27fa0e60818c40ba0a6ba0cd33c45c6abc26662f437631d786fc18b374cbf1ea'),
+                        'sm_90': Build('a680391ac70936863b183ab664ca5f314c6c011e173f15be4d2c020e8cbc2caf', 'hyper_connection/qwen38_flash_tp1/one_kernel.fp16.cu', '52f1cfc35c65738e8b3a6e7fc047138506bbe295225e1f42261991d648d8baca'),
                     },
                     kernels={
                         'boundary': Kernel(symbol='hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -6816,7 +6816,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '8d3f6f8c0a2c80b70e402d7e4be75e184502dc85e2cdb07328aefd2ba79491f6'),
+                        'sm_90': Build('5fed48ce45914ddbca45075c59393925f98690d3f1da09c8504bc8498c1260db', 'hyper_connection/qwen38_flash_tp1/two_kernels.fp16.cu', 'f80d9acaa783fbc85b0225ef35b94504ff3215897b64730fb70b0d5e830b3fa1'),
                     },
                     kernels={
                         'combine_norm_down': Kernel(symbol='hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
@@ -6843,8 +6843,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', '8352c5b01cad1f0ce6d0668c72e5e3b9e5284368d9e2a8922e005aab78ced94f'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', '13d0eea72ee8b74daecfa3153ea945c16b1dabf8494dfc3dd10caf24a9c11e60'),
+                        'sm_80': Build('86107bdfffff13a3ef1748f1afd0fb507ae9d3e0eb9f6dcda5c7360edd90a268', 'hyper_connection/qwen38_flash_tp1/tensor_core.fp16.cu', '03f10d6bcced4f29f2b3f6b05d2529703eb68384fd797de39aa928eb76f2094c'),
+                        'sm_90': Build('c2a77f47af54436ccedf5f002b5f75742f8fd0b35af68a2a2f52e987e2014028', 'hyper_connection/qwen38_flash_tp1/tensor_core.fp16.cu', '03f10d6bcced4f29f2b3f6b05d2529703eb68384fd797de39aa928eb76f2094c'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6878,7 +6878,7 @@ TABLE = Table(
                 RecordLine(
                     'early_norm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '4b32e72e9f65b49e9a0b8e9c31ead918b021ce9f8645bfaa2fdd4038cc6260f4',
+                    '61002d121e1da4045aa064350a6f0207c29cb03470c44867ad3037b690de31dc',
                     exact=True,
                     verdict='admitted',
                     gain=0.03360246387437471,
@@ -6887,7 +6887,7 @@ TABLE = Table(
                 RecordLine(
                     'one_kernel',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '27fa0e60818c40ba0a6ba0cd33c45c6abc26662f437631d786fc18b374cbf1ea',
+                    'a680391ac70936863b183ab664ca5f314c6c011e173f15be4d2c020e8cbc2caf',
                     exact=True,
                     verdict='admitted',
                     gain=0.6331401345062874,
@@ -6896,7 +6896,7 @@ TABLE = Table(
                 RecordLine(
                     'persistent',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'a044bf49ae3080c07055cf9903cc961e7f9d243bf749adc0c238c918523a588d',
+                    'bcc951db06f61eb6ce3c8157f130264f54150a7cd9c4d283e8c49783b2a2d92e',
                     exact=True,
                     verdict='rejected',
                     gain=-0.7600635442719654,
@@ -6905,7 +6905,7 @@ TABLE = Table(
                 RecordLine(
                     'replicated',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '7cbfebce0cd7ec8a5f2ea3066c3ac9fe9d933971c984c3022c788a6e02dc15ca',
+                    '23cf347c69f2ea1f2196baa60408822b9871a97f781c5b39e3c73df9bbc0f7dc',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -6914,7 +6914,7 @@ TABLE = Table(
                 RecordLine(
                     'small_ctas',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '4606355a7859aac52460faecdcc2ac57dd158818650f2171fff9f5176fb96308',
+                    'ee85fc77ddbc5d3d0abada5779386f70669b66daa976b0743395178b6ea723f6',
                     exact=True,
                     verdict='rejected',
                     gain=-0.03861549282906873,
@@ -6923,7 +6923,7 @@ TABLE = Table(
                 RecordLine(
                     'staged_up',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'e02c0735ddc2de45a03e7965957d6bd4a44dd5a6af8db162b2c00bad5c30e1be',
+                    '4e10d8df4352f37431dac963186dad67b77f6ad38d0d97248830c9be0e3db808',
                     exact=True,
                     verdict='admitted',
                     gain=0.07728533887518962,
@@ -6932,7 +6932,7 @@ TABLE = Table(
                 RecordLine(
                     'tensor_core',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '13d0eea72ee8b74daecfa3153ea945c16b1dabf8494dfc3dd10caf24a9c11e60',
+                    'c2a77f47af54436ccedf5f002b5f75742f8fd0b35af68a2a2f52e987e2014028',
                     exact=True,
                     verdict='rejected',
                     gain=-0.10354371191352096,
@@ -6942,7 +6942,7 @@ TABLE = Table(
                 RecordLine(
                     'two_kernels',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '8d3f6f8c0a2c80b70e402d7e4be75e184502dc85e2cdb07328aefd2ba79491f6',
+                    '5fed48ce45914ddbca45075c59393925f98690d3f1da09c8504bc8498c1260db',
                     exact=True,
                     verdict='admitted',
                     gain=0.5517581092354743,
@@ -6951,7 +6951,7 @@ TABLE = Table(
                 RecordLine(
                     'wide_rows',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'bff6a2047848a24b749d09fb2b0da93edc960fff8da5a1cd5fdc3adc407681e2',
+                    '72b96fc715d486832178be40e16995c35f2ff3ef3d6a4c50cf5d937e9e9f7cae',
                     exact=True,
                     verdict='rejected',
                     gain=-0.09317317641876155,
@@ -6971,10 +6971,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', '16f37c576d79555a2210d04526b08439f85b046be186175d310eac8656d86576'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '112f0d3ba7bd581a403738a186d137e918391dbdd9745836cab44a3f9d1d63fb'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '35448ecb9eadd986df20f9f376237a7bf81bca82f8b0f73049c739522b53baff'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', 'bd07ea584666281bd398c6bd893113c383a1d07d7d4ec4d5760ea4cb08218f2d'),
+                        'sm_70': Build('e2e644cc6341e3e9d7298efb8bc74a460ccaa5da421512cf3c54b1d494563a0c', 'hyper_connection/qwen38_flash_tp1/replicated.bf16.cu', '58b2b4eb90a6a6e61788bad391a2994344c6e49e5eac156e3c50877a8d6e1133'),
+                        'sm_75': Build('345a1876555a2334f63ca02c634afed570e3d5a80df664463f3106eca523948f', 'hyper_connection/qwen38_flash_tp1/replicated.bf16.cu', '58b2b4eb90a6a6e61788bad391a2994344c6e49e5eac156e3c50877a8d6e1133'),
+                        'sm_80': Build('b44d5d3158666c25bfe40948ea45d221154a8f33b949868dc0e358936db322b8', 'hyper_connection/qwen38_flash_tp1/replicated.bf16.cu', '58b2b4eb90a6a6e61788bad391a2994344c6e49e5eac156e3c50877a8d6e1133'),
+                        'sm_90': Build('5c8c581e6710c5ef17915548c34962305c6d59d734cd5829848b8e152feeb106', 'hyper_connection/qwen38_flash_tp1/replicated.bf16.cu', '58b2b4eb90a6a6e61788bad391a2994344c6e49e5eac156e3c50877a8d6e1133'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7001,10 +7001,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', 'a676ec39f272ce79339288d87e8b3366a4468bb455f14100f9a1a9a0eb21ff31'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'd45498fc4e0b9cd2d54eb131d5abbf5893236638ce89530847744bc544b44a97'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', 'd2e5f1fb1ad89d8616b0cc723938c87abbd7da2ceb71333c7ba979a35a04ad1e'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', '9140e2631ed5c602a7bdd15f0701fa0303ef7b9e987f5021d17086a22a1727e5'),
+                        'sm_70': Build('b92e0dfba23857655b8fb65ddac48dcfb2a8ef57c9415149fdb768187ff2f658', 'hyper_connection/qwen38_flash_tp1/wide_rows.bf16.cu', '666aea0e8d7e144b4fe6b8601d2bc50ba1864e92381619cf3e91ec7bfa392fbc'),
+                        'sm_75': Build('9734703ffa77d6358a461af9bc0a0646c9cef44f8aed5301b696f066771903cf', 'hyper_connection/qwen38_flash_tp1/wide_rows.bf16.cu', '666aea0e8d7e144b4fe6b8601d2bc50ba1864e92381619cf3e91ec7bfa392fbc'),
+                        'sm_80': Build('719ee8c8e4a3f572af6d373c0872f433eef63bffa2994d1195923200f4cde2b2', 'hyper_connection/qwen38_flash_tp1/wide_rows.bf16.cu', '666aea0e8d7e144b4fe6b8601d2bc50ba1864e92381619cf3e91ec7bfa392fbc'),
+                        'sm_90': Build('df3e462d7d1db90b4735e236a9f38329df2ea4486ce5ce81b62fbada1c93c27e', 'hyper_connection/qwen38_flash_tp1/wide_rows.bf16.cu', '666aea0e8d7e144b4fe6b8601d2bc50ba1864e92381619cf3e91ec7bfa392fbc'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7031,10 +7031,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', 'c6c30dd3c1130623798af57cbf72d467cbfda2a96d4a06f23c061d605f40ac4e'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '200c7d40363972a65f4fe7c899cc4c8e4a49304809a07d5f6a7a7485bf7a3561'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', 'f6bdae5895cb1435efb66799b3b0dfbc27f31d02e3fef272ffaa24a1b9d6f8ec'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', '360d4a6594bd0d61c1ee4a33304f2a7ffe66813f1395bf0a1ed9504c18c98669'),
+                        'sm_70': Build('8ea0c86ca451fc0b3463b3bdeba25de5dfafe88de85c6918df4b0db3dadf545a', 'hyper_connection/qwen38_flash_tp1/persistent.bf16.cu', 'db512168abf122a1c3215faea3bacfa8a8470b0afacd9e1f16a8f61b3b4f2ec2'),
+                        'sm_75': Build('3c0cd351404f8a82ff14f9ccb1f13ea58a7bd8a97f4f873a9234c822dc993f78', 'hyper_connection/qwen38_flash_tp1/persistent.bf16.cu', 'db512168abf122a1c3215faea3bacfa8a8470b0afacd9e1f16a8f61b3b4f2ec2'),
+                        'sm_80': Build('95592850c5835fa9147b5a781a8d10818b6ef39332f85a0e43ead9253b035264', 'hyper_connection/qwen38_flash_tp1/persistent.bf16.cu', 'db512168abf122a1c3215faea3bacfa8a8470b0afacd9e1f16a8f61b3b4f2ec2'),
+                        'sm_90': Build('0598055cb69b157320c3d7bf837d6a7b77a3299166b773e708dd2a09d294e951', 'hyper_connection/qwen38_flash_tp1/persistent.bf16.cu', 'db512168abf122a1c3215faea3bacfa8a8470b0afacd9e1f16a8f61b3b4f2ec2'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_persistent', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7061,10 +7061,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', 'a12ad756c965508420e70ad0e978a7d78e5b19e48c4cf22f4a72f54cd20cf8bb'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '22a79b102fd5a92401cb20e8f9e7b9cbbc74df01401d20d251642c164c28ee05'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', '3020425d490d9562a6f6728db138a3a96c2ee5392440fe8dcd4b608e68bbb7a1'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '4d676056c79f246e582c56b233c43432b5d7d804bd2cf27792ddfe7e27c27d5e'),
+                        'sm_70': Build('95967c78446679c8f86fed2f8fc85a4a63fa1d431b4ce25ed45d7840ed44d651', 'hyper_connection/qwen38_flash_tp1/early_norm.bf16.cu', '86634b860855e08c598e9a2be7ff4a34cc64ad28840a49becefad8b490ad546a'),
+                        'sm_75': Build('21916444378ae0cb47aeb5967aa8f62b970b093656a059853b9e09c38e21b8bd', 'hyper_connection/qwen38_flash_tp1/early_norm.bf16.cu', '86634b860855e08c598e9a2be7ff4a34cc64ad28840a49becefad8b490ad546a'),
+                        'sm_80': Build('e1591978805f7e848140ea2eca8eb6f1fac206dd45fdd9822a24ff7f0664358b', 'hyper_connection/qwen38_flash_tp1/early_norm.bf16.cu', '86634b860855e08c598e9a2be7ff4a34cc64ad28840a49becefad8b490ad546a'),
+                        'sm_90': Build('cc134fb7cc9be146bb41ce3afc4419c962e8a175355e0a2cd83cfcab131b2613', 'hyper_connection/qwen38_flash_tp1/early_norm.bf16.cu', '86634b860855e08c598e9a2be7ff4a34cc64ad28840a49becefad8b490ad546a'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_early_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7091,7 +7091,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '80768ac1f33f34c648bb2b47780b76ee6b6ca508531fe0088ff0c8a478ef8857'),
+                        'sm_90': Build('a332fcac19afa18d6e68dd94388246316f1a6107b9e4c5140d6273bba13d56c1', 'hyper_connection/qwen38_flash_tp1/small_ctas.bf16.cu', '831df21259eb08d0b8f7aae47c1beeb68e566306a80cbf76705af6fd861f2b3e'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7118,7 +7118,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', 'b871fb0ebeed939ec32f498e5335aa5f30147d4b16718858de592b3566d1eda2'),
+                        'sm_90': Build('1fac146a71b9f386368eff4f3eb71485cc6fbf6f2f63c5fc5b132c76ca66f879', 'hyper_connection/qwen38_flash_tp1/staged_up.bf16.cu', 'c1262aa3234bb17d597056470299a188059857728ca21b6ee3bf7f59c73053f3'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7145,7 +7145,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '216c3b6ce0090768822b42383a55fd567375f773fa32994276f5aec395d49e46'),
+                        'sm_90': Build('eb70981820f122322e68fc8a00a4ec24352e020b803d6322429348900e2ca5d6', 'hyper_connection/qwen38_flash_tp1/one_kernel.bf16.cu', '91cd9d1142f625035d8507fa35fb21e6beb81a79ec6a40a981a4d598b41dc7bc'),
                     },
                     kernels={
                         'boundary': Kernel(symbol='hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -7174,7 +7174,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '511d2ee9bfb3a8c043f5e7bb6320cd15a0da896635b7b0c6bae2513b11abc79b'),
+                        'sm_90': Build('a0bc59431885b01e601c18d4ae35c2935061cbbf5468ea2e4175b94b5ab6f24f', 'hyper_connection/qwen38_flash_tp1/two_kernels.bf16.cu', 'd4716693962638854765ff37c3c9c64309f8f188c8c2c12a24a6d34b78ced684'),
                     },
                     kernels={
                         'combine_norm_down': Kernel(symbol='hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
@@ -7201,8 +7201,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', 'b09db535c7d0ba03f8f9fe3b52869c186feaec7d374bc8b79991e0b2da403933'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', '7954bf6575c194521854026658bbc67a52ee2cee9132ff68c5d954ab4f63aec8'),
+                        'sm_80': Build('9f3c9e78357a6dcb85b50ea1f30e4301f75675792288a990e26135dcdc3a5002', 'hyper_connection/qwen38_flash_tp1/tensor_core.bf16.cu', '9f3adf4e394de4ae949ccc3d33795e7d2a177ec4a354bea8c913126f91b67e69'),
+                        'sm_90': Build('ef41d5157007d363bfd71edd355555d81a2046996ff61e2c88499c8bd4c40f00', 'hyper_connection/qwen38_flash_tp1/tensor_core.bf16.cu', '9f3adf4e394de4ae949ccc3d33795e7d2a177ec4a354bea8c913126f91b67e69'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -7236,7 +7236,7 @@ TABLE = Table(
                 RecordLine(
                     'early_norm',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '4d676056c79f246e582c56b233c43432b5d7d804bd2cf27792ddfe7e27c27d5e',
+                    'cc134fb7cc9be146bb41ce3afc4419c962e8a175355e0a2cd83cfcab131b2613',
                     exact=True,
                     verdict='admitted',
                     gain=0.030704124934921806,
@@ -7245,7 +7245,7 @@ TABLE = Table(
                 RecordLine(
                     'one_kernel',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '216c3b6ce0090768822b42383a55fd567375f773fa32994276f5aec395d49e46',
+                    'eb70981820f122322e68fc8a00a4ec24352e020b803d6322429348900e2ca5d6',
                     exact=True,
                     verdict='admitted',
                     gain=0.6181069981914195,
@@ -7254,7 +7254,7 @@ TABLE = Table(
                 RecordLine(
                     'persistent',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '360d4a6594bd0d61c1ee4a33304f2a7ffe66813f1395bf0a1ed9504c18c98669',
+                    '0598055cb69b157320c3d7bf837d6a7b77a3299166b773e708dd2a09d294e951',
                     exact=True,
                     verdict='rejected',
                     gain=-0.7137608759052023,
@@ -7263,7 +7263,7 @@ TABLE = Table(
                 RecordLine(
                     'replicated',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'bd07ea584666281bd398c6bd893113c383a1d07d7d4ec4d5760ea4cb08218f2d',
+                    '5c8c581e6710c5ef17915548c34962305c6d59d734cd5829848b8e152feeb106',
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
@@ -7272,7 +7272,7 @@ TABLE = Table(
                 RecordLine(
                     'small_ctas',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '80768ac1f33f34c648bb2b47780b76ee6b6ca508531fe0088ff0c8a478ef8857',
+                    'a332fcac19afa18d6e68dd94388246316f1a6107b9e4c5140d6273bba13d56c1',
                     exact=True,
                     verdict='rejected',
                     gain=-0.03923428283227737,
@@ -7281,7 +7281,7 @@ TABLE = Table(
                 RecordLine(
                     'staged_up',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'b871fb0ebeed939ec32f498e5335aa5f30147d4b16718858de592b3566d1eda2',
+                    '1fac146a71b9f386368eff4f3eb71485cc6fbf6f2f63c5fc5b132c76ca66f879',
                     exact=True,
                     verdict='admitted',
                     gain=0.07156132381155944,
@@ -7290,7 +7290,7 @@ TABLE = Table(
                 RecordLine(
                     'tensor_core',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '7954bf6575c194521854026658bbc67a52ee2cee9132ff68c5d954ab4f63aec8',
+                    'ef41d5157007d363bfd71edd355555d81a2046996ff61e2c88499c8bd4c40f00',
                     exact=True,
                     verdict='rejected',
                     gain=-0.10184153360818615,
@@ -7300,7 +7300,7 @@ TABLE = Table(
                 RecordLine(
                     'two_kernels',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '511d2ee9bfb3a8c043f5e7bb6320cd15a0da896635b7b0c6bae2513b11abc79b',
+                    'a0bc59431885b01e601c18d4ae35c2935061cbbf5468ea2e4175b94b5ab6f24f',
                     exact=True,
                     verdict='admitted',
                     gain=0.5200720339064628,
@@ -7309,7 +7309,7 @@ TABLE = Table(
                 RecordLine(
                     'wide_rows',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '9140e2631ed5c602a7bdd15f0701fa0303ef7b9e987f5021d17086a22a1727e5',
+                    'df3e462d7d1db90b4735e236a9f38329df2ea4486ce5ce81b62fbada1c93c27e',
                     exact=True,
                     verdict='rejected',
                     gain=-0.12125218748631372,
@@ -7329,9 +7329,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_70.cu', '1692cd54f01e9d3e1e539f70761d3492dac096cfc7bf6b181d3706a33553eb5d'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_80.cu', '57789fe77f6f321fae292e407a3c806ef41823035816b5c596af439065708e51'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_90.cu', '3856f4916475ae33ffcd8dd6f645a2581adef4d40d9c43f77e00953620981628'),
+                        'sm_70': Build('3a401df403bbcc8ef99287f41806dc7f4a682dd9b3bfb9ad877db89ceb482026', 'hyper_connection/qwen38_flash_tp2/replicated.cu', 'c4cd63dcace54b0453afb49dae4a488895acd3968af699df81e9744fba109a03'),
+                        'sm_80': Build('95dbd2d32ddf147aea93f1b7197877da7c2016ef76e2a955d63df7109383c526', 'hyper_connection/qwen38_flash_tp2/replicated.cu', 'c4cd63dcace54b0453afb49dae4a488895acd3968af699df81e9744fba109a03'),
+                        'sm_90': Build('346058aab96894bc434031333ee31555ba5758a4d0c4bbf54023f61a1e4f6b6c', 'hyper_connection/qwen38_flash_tp2/replicated.cu', 'c4cd63dcace54b0453afb49dae4a488895acd3968af699df81e9744fba109a03'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7358,9 +7358,9 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_70.cu', 'b9d2380edb52ab2d9fd00d6892de21682192e152d82eae54a5d714cbf7d1d86d'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_80.cu', 'b5b0f4ade45cbb50528c980bf34bd5cca505c13bf3e8ad900ac92043c9061853'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_90.cu', '68c0c77d19eba88fbd35c54a95891ebdcbc4a3b1e91f47a2a0677cd29b7f70c1'),
+                        'sm_70': Build('017e68c064eab978dc52d5b7b3c78a24a120552c52d423a1aa7fa5ced22139ab', 'hyper_connection/qwen38_flash_tp2/fused_up_160.cu', 'ba42833a54d31169f828680ac78c199488417644e3c84c37994b732b83deafad'),
+                        'sm_80': Build('4d7bb8a64d1d0e7c62c4101fa9e531325257437b3c025e4ee0ce6c8be3b0257c', 'hyper_connection/qwen38_flash_tp2/fused_up_160.cu', 'ba42833a54d31169f828680ac78c199488417644e3c84c37994b732b83deafad'),
+                        'sm_90': Build('52ccf3ed5881f927a9684cdd457fa0d3513aa082335af7f0d9ccdd6a7cca9d57', 'hyper_connection/qwen38_flash_tp2/fused_up_160.cu', 'ba42833a54d31169f828680ac78c199488417644e3c84c37994b732b83deafad'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7392,8 +7392,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_80.cu', '3d583fc2493a191cdbd16e7d34b060af8043f306fa52abef29f1ddea43cb052f'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_90.cu', '2223f8ed0dab419b54679390833a169bbdd9fd061e5aca847d1ca4e39dded26b'),
+                        'sm_80': Build('83d324332630b2f9e6202927b545e8e5bbf9f12247a8b1c26b2cf9f762cc1246', 'hyper_connection/qwen38_flash_tp2/fused_up_320.cu', 'a46365847f614394a7056e02256a598c3905bc1018a06c1ee5012f842938df7f'),
+                        'sm_90': Build('f67f7d72cd189ef40b3272c05df7845d7e33a72f87a2790afae4e9f2943f5b28', 'hyper_connection/qwen38_flash_tp2/fused_up_320.cu', 'a46365847f614394a7056e02256a598c3905bc1018a06c1ee5012f842938df7f'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7425,9 +7425,9 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_70.cu', '9b5becbfd0730c014243f1b39f231c8d94347bb1adbc8e40b92f6e0586c51240'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_80.cu', '0339be1e28cd3a0a650a9b8d6dbe767c58e2f9d8cc8efd69429023146163e85a'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_90.cu', 'a46a4a33ebf4e025c458713bb173822acc2dcf0d5c8985ca18e440dd62b6f75b'),
+                        'sm_70': Build('a3e66d38fff9ceaaeed0a250af450aae611350f1b734413b44804b843a0973ac', 'hyper_connection/qwen38_flash_tp2/hidden.cu', '8d0a5aa42fcf7135cffa446300c82eef5ec3ff71a78085a3b0cb4b67c222f9c1'),
+                        'sm_80': Build('4fc250d5558771e6461da3917d66f68e0d111d18fce9fa5d9d249f157077b2f8', 'hyper_connection/qwen38_flash_tp2/hidden.cu', '8d0a5aa42fcf7135cffa446300c82eef5ec3ff71a78085a3b0cb4b67c222f9c1'),
+                        'sm_90': Build('9bf76d31954ea62a9d11911ce5adc6ae03b04bbf78bcff6c01477d68e6b027ea', 'hyper_connection/qwen38_flash_tp2/hidden.cu', '8d0a5aa42fcf7135cffa446300c82eef5ec3ff71a78085a3b0cb4b67c222f9c1'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7461,9 +7461,9 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_70.cu', 'c30c0e1571df911a3aa08628f28ae5bb937f54c4ae045e5e72ceeb06dff054a0'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_80.cu', '55aff26cf54860779c14a782396d651fddf76f20f66ff60b524ad10e74dd35d5'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_90.cu', '29b9403e1842053965c344bdec34924e69ec2d16aefa59044ac59706be8eaed5'),
+                        'sm_70': Build('4255e34b3ba1f587b9fe54529a05dd6bb92f5ccec93e3c5dc0161f20176d54f5', 'hyper_connection/qwen38_flash_tp2/gates.cu', '23cdc976e839300312bf965e977143b58da330a635125f13537abe5f63ccfc7e'),
+                        'sm_80': Build('d5dc1723c50d03662b3b043ae3028bc022546df05b5927eaeae19aa5374ef798', 'hyper_connection/qwen38_flash_tp2/gates.cu', '23cdc976e839300312bf965e977143b58da330a635125f13537abe5f63ccfc7e'),
+                        'sm_90': Build('55507f8c2ed780af313b2de32e3a2b40d504507530fdc13b13b403fa4bc76cd5', 'hyper_connection/qwen38_flash_tp2/gates.cu', '23cdc976e839300312bf965e977143b58da330a635125f13537abe5f63ccfc7e'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7507,9 +7507,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_70.cu', 'b0fd71c476f69ff57a60d320b780ca9f4e1faa42f3705060075cd6a9e94d5d97'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_80.cu', '330cee6b52e991100247a0e4438ff406d91411baa5a78f399c521ccc41ab2606'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_90.cu', '4843da7dbb7f95b27e7d99d5efcd3ffd53101ed9d0b256e217b31160222d0f75'),
+                        'sm_70': Build('40e5222bb224276ec0bad91aaea25f730c1369c816fe4a6f48a751211a0766ef', 'hyper_connection/qwen38_flash_tp4/replicated.cu', '415403146edcca1c967ac36723cfa4b77a6432ea1c2dab62c78918d387b4465b'),
+                        'sm_80': Build('7e292cff676d19f27b8e0834f09e80f349c32fbdd732b4b567d9455904866938', 'hyper_connection/qwen38_flash_tp4/replicated.cu', '415403146edcca1c967ac36723cfa4b77a6432ea1c2dab62c78918d387b4465b'),
+                        'sm_90': Build('d4e7be60f11c5a64a737c951d4fbe4b41cf192beeeac9403b6a25769680f9f77', 'hyper_connection/qwen38_flash_tp4/replicated.cu', '415403146edcca1c967ac36723cfa4b77a6432ea1c2dab62c78918d387b4465b'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7536,9 +7536,9 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_70.cu', '66993d141ce6c80f377e53f555972f39041907cfc96db8593e2ea56feb7954d0'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_80.cu', '9d4dbc4efc82e9fd9e4590cfebb0506d142882597ea79b974bd01af1bdb5bf05'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_90.cu', 'f84a8331c756474311d49dea3b40ed0e9bb953affb539e5bc3d8b8d2a4565b7d'),
+                        'sm_70': Build('7e7c11f00898b94e6a33d1a2dfd2a10f6d95e09b18f2b6f92d98fd5989c5cbca', 'hyper_connection/qwen38_flash_tp4/fused_up_160.cu', '36fe6c02cec5019ddbeb3009523692e82368e45f7716c7fb4d7e9414758c1f8c'),
+                        'sm_80': Build('9ef6932ce27c6099a2766a005d59450fc7d094c99adcc0589e2c33a53b2f1808', 'hyper_connection/qwen38_flash_tp4/fused_up_160.cu', '36fe6c02cec5019ddbeb3009523692e82368e45f7716c7fb4d7e9414758c1f8c'),
+                        'sm_90': Build('1dea69aa329b128255825c2a1942fbd379b8cbadda23d8b65dfb9ac63889403a', 'hyper_connection/qwen38_flash_tp4/fused_up_160.cu', '36fe6c02cec5019ddbeb3009523692e82368e45f7716c7fb4d7e9414758c1f8c'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7570,7 +7570,7 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160_late_norm.sm_70.cu', '04c808c8e2e0006d558319486fee48b580a5eb6f23fb72835c602a46085334f8'),
+                        'sm_70': Build('6e91db311d297ec697d0c08ab77286bc5e3ab68c8b693dc7d2176a77f1cb7239', 'hyper_connection/qwen38_flash_tp4/fused_up_160_late_norm.cu', '0933283deef149ca3acb5dc02f1fa28a3ac5413569b86ec2639cc3e4e001ab25'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160_late_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7602,7 +7602,7 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_320.sm_90.cu', '49320869d2a4223b192775811779613d5e277ab027ada2d83b27cb381ef2c849'),
+                        'sm_90': Build('9aea8da5a4cc5f2dfc6e5c571c06c7bb971de3bebdf064b1e95965e6e8265750', 'hyper_connection/qwen38_flash_tp4/fused_up_320.cu', '84fff135786e8a7e525e8fc01b43e55f41ac1782792ac189d7ed346b0ee33832'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7634,9 +7634,9 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_70.cu', '2ffc854abb63e414dd87877bdf96cc2ecb305bbaa2b0da1310ec8532d725517b'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_80.cu', '9cf90611c667b5794eaa4f759316801d1eab643d7f6c8cb46c52df802dbd6b30'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_90.cu', '6392df3a8cbae0a314c3111ba712e28c320f04a4c706ab996e89ba1ab249f8ea'),
+                        'sm_70': Build('47997f6cc00a3de455243cf39ff73244e4d8fc0f83e028ef49c50488684bd93b', 'hyper_connection/qwen38_flash_tp4/hidden.cu', '8591bdc244079a05b9d6c33f735414c6712b7d2e06a0e509cbf3d5096b2fc4df'),
+                        'sm_80': Build('75e533130bcc6795c92513a1a8dd610629dedd2bd005ae03b6b895f703200f31', 'hyper_connection/qwen38_flash_tp4/hidden.cu', '8591bdc244079a05b9d6c33f735414c6712b7d2e06a0e509cbf3d5096b2fc4df'),
+                        'sm_90': Build('98846c472f4cd1148913d40fb8152148030d42c1a04cfc4b6b0e3e474b66d3ab', 'hyper_connection/qwen38_flash_tp4/hidden.cu', '8591bdc244079a05b9d6c33f735414c6712b7d2e06a0e509cbf3d5096b2fc4df'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7670,9 +7670,9 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_70.cu', 'e03e24088321858909a574ef016d498ad1d4a37c5b3b5611345b72164b7eb85e'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_80.cu', '78c33a48e5fa9758c44688633ff31d9b487fb6777457714902bab6144c3c29ea'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_90.cu', 'e5c35e66366db79d0ffc19785be05804f2c7099011ce4fbe623041963f0373e5'),
+                        'sm_70': Build('5de18a64ad389c00b67300b4cfc609e6736bae38f131f4712632b9209cc0bc0f', 'hyper_connection/qwen38_flash_tp4/gates.cu', 'd4ceb4adaa75b307e68c9b114066ad33fd15f9cf999e077540c2524ada87976e'),
+                        'sm_80': Build('47b459d9d3147771bf0e031cbf79545286ca856a75b6c6d5ff46ccbb1119d226', 'hyper_connection/qwen38_flash_tp4/gates.cu', 'd4ceb4adaa75b307e68c9b114066ad33fd15f9cf999e077540c2524ada87976e'),
+                        'sm_90': Build('d0a63d5a90b4a6b3419c19aaf34d47ef62ee6c1efebf37a2e512ad454a77d356', 'hyper_connection/qwen38_flash_tp4/gates.cu', 'd4ceb4adaa75b307e68c9b114066ad33fd15f9cf999e077540c2524ada87976e'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7706,8 +7706,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_80.cu', '2d779078ccb7354a3a441ed70f2fd3df0b9259c0a3e6df160eef7f326b0b4a48'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_90.cu', '3edec8f2c460576c035d8f64b862bf3c8544f39ce687b3565fcb03055aecc1d4'),
+                        'sm_80': Build('77234260a0a2e59b3675ea44e1ae26aea439d7a72655b0150e81bcfe205f84a5', 'hyper_connection/qwen38_flash_tp4/fused_norm.cu', '203eb44bf6b26d8d91afa3c71a11c037eb9f2bb6e3f9423be463282be862110a'),
+                        'sm_90': Build('eb13ee2c81fb4633533c6f670fbaa1a9f9b86ed4237fc5c24bc45a2a556c6ea6', 'hyper_connection/qwen38_flash_tp4/fused_norm.cu', '203eb44bf6b26d8d91afa3c71a11c037eb9f2bb6e3f9423be463282be862110a'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),

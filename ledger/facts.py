@@ -80,8 +80,8 @@ class Exactness(Model):
 
     cases: Total
     """Inputs that were compared; 0 if exactness wasn't checked."""
-    values: Total | None
-    """Stored values that were compared; None where an inexact record of version 1 didn't say."""
+    values: Total
+    """Stored values that were compared."""
     mismatches: Total
     """Stored values that differed in bits, or lay outside the tolerance."""
     against: Text
@@ -103,7 +103,7 @@ class Exactness(Model):
 
     @model_validator(mode="after")
     def _possible(self) -> Exactness:
-        if self.values is not None and self.mismatches > self.values:
+        if self.mismatches > self.values:
             raise ValueError(
                 f"found {self.mismatches} mismatches in {self.values} values; at most all values differ."
             )
@@ -149,7 +149,7 @@ class Timing(Model):
     """Floating-point operations that one replay must do, by the workload's model."""
     floor_ms: Milliseconds | None = None
     """Milliseconds that moving `bytes` took in the same run: no replay can be faster."""
-    peers: dict[Text, tuple[Milliseconds, ...]] = Field(default_factory=dict)
+    baselines: dict[Text, tuple[Milliseconds, ...]] = Field(default_factory=dict)
     """Milliseconds a replay of what else was timed in the same run and scope, by its name."""
 
     @property

@@ -78,7 +78,7 @@ class Dispatch:
         """Remember that the build that was chosen doesn't load on its device: what is decided next does without."""
         chosen = selection.chosen
         assert chosen is not None
-        self._unusable[chosen.build.sha256, chosen.arch, selection.device.index] = reason
+        self._unusable[chosen.build.code, chosen.arch, selection.device.index] = reason
 
     def policy(self, name: str) -> AbstractContextManager[None]:
         """Dispatch under policy `name` inside a `with` block; see the module `runtime.policy`."""
@@ -153,7 +153,7 @@ class Dispatch:
             try:
                 return selection, self.load_plan(chosen, request, device, comm)
             except LoadError as error:
-                self._unusable[chosen.build.sha256, chosen.arch, device.index] = str(error)
+                self._unusable[chosen.build.code, chosen.arch, device.index] = str(error)
 
     def load_plan(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
         """Load a choice for a request, whoever made it.

@@ -60,7 +60,7 @@ def channel_plans(table: Table, world_size: int, specs: Iterable[str] | None = N
     for work in table.workloads:
         if work.channel and work.fields.get("world_size") == world_size:
             needed = frozenset(name for candidate in work.candidates for name in candidate.capabilities)
-            builds = [build.sha256 for c in work.candidates for build in c.builds.values()]
+            builds = [build.code for c in work.candidates for build in c.builds.values()]
             digests.setdefault(work.spec, []).extend(builds)
             needing = {candidate.name for candidate in work.candidates if candidate.capabilities}
             if any(record.verdict == "admitted" and record.candidate in needing for record in work.records):

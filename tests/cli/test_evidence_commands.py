@@ -209,10 +209,12 @@ def recorded(odd: Path) -> Record:
         control=control.name,
         device=RecordedDevice(arch="sm_90", sm_count=132, name="NVIDIA H200"),
         toolkit=Toolkit(kernwright="0", python="3", torch="2", cupy="1", nvrtc="12", driver="570"),
+        code_sha256=striding.builds["sm_90"].code,
+        control_code_sha256=control.builds["sm_90"].code,
         source_sha256=striding.builds["sm_90"].sha256,
         control_source_sha256=control.builds["sm_90"].sha256,
         cubin_sha256="0" * 64,
-        identity=session.identities(workload)[striding.name, "sm_90"],
+        machine_code_sha256=None,
         exactness=Exactness(cases=3, values=100, mismatches=0, against="control replicated"),
         timing=Timing(
             scope="chain",

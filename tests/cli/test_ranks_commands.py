@@ -67,9 +67,7 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """What `bench` would have timed."""
     asked: list[tuple[str, str]] = []
 
-    def bench(
-        _dispatch: Any, _family_evidence: Any, workload: Any, _identities: Any, cell: Any, *_: Any, **__: Any
-    ) -> Bench:
+    def bench(_dispatch: Any, _family_evidence: Any, workload: Any, cell: Any, *_: Any, **__: Any) -> Bench:
         asked.append((workload.label, cell.title(workload)))
         return Bench(
             workload.label, "a GPU", "chain", 20, 1, 1, (), {}, (), (1.0,), part=cell.title(workload)

@@ -127,7 +127,7 @@ def test_a_job_benches_parts_and_writes_records_that_dispatch_reads(mini):
     timed = next(file.record for file in files if file.record.candidate == "narrow")
     assert timed.exactness.exact
     assert timed.timing.calls == 20
-    assert "NCCL" in timed.timing.peers, ran.stdout
+    assert "NCCL" in timed.timing.baselines, ran.stdout
     again = job(mini, "generate", ranks=1)
     assert again.returncode == 0, again.stderr
     assert "part=(4, 511)" in (mini / "generated" / "dispatch.py").read_text()

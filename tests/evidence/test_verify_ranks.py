@@ -65,7 +65,9 @@ def mutated(session, work, name, edits, root):
         text = text.replace(old, new)
     digest = hashlib.sha256(text.encode()).hexdigest()
     (root / f"{digest[:8]}.cu").write_text(text)
-    work = replace(work, candidates=(replace(candidate, builds={arch: Build(f"{digest[:8]}.cu", digest)}),))
+    work = replace(
+        work, candidates=(replace(candidate, builds={arch: Build(digest, f"{digest[:8]}.cu", digest)}),)
+    )
     dispatch = bind(replace(session.dispatch.table, root=root, workloads=(work,)))
     Op(dispatch)
     return dispatch, work

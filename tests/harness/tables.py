@@ -47,7 +47,8 @@ def source(name: str, arch: str) -> str:
 
 
 def build(name: str, arch: str) -> Build:
-    return Build(f"{name}.{arch}.cu", hashlib.sha256(source(name, arch).encode()).hexdigest())
+    digest = hashlib.sha256(source(name, arch).encode()).hexdigest()
+    return Build(digest, f"{name}.{arch}.cu", digest)
 
 
 def candidate(
@@ -127,9 +128,9 @@ def record(
     exact: bool = True,
     arch: str = "sm_90",
     device: DeviceKind = H200,
-    sha256: str | None = None,
+    code: str | None = None,
 ) -> RecordLine:
-    return RecordLine(name, device, sha256 or build(name, arch).sha256, exact, verdict, gain, f"{name}.json")
+    return RecordLine(name, device, code or build(name, arch).code, exact, verdict, gain, f"{name}.json")
 
 
 def table(*workloads: Workload, root: Path = Path("/nowhere")) -> Table:

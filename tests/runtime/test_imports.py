@@ -22,7 +22,7 @@ def test_explaining_a_shape_loads_nothing_heavy() -> None:
         "from kernwright.runtime import bind\n"
         "from kernwright.table import FORMAT, Build, Candidate, FamilyEntry, Table, Workload\n"
         "from kernwright.families.hyper_connection.op import Op\n"
-        "control = Candidate('control', 'replicated', 'exact', {'sm_70': Build('a.cu', '0' * 64)}, {},\n"
+        "control = Candidate('control', 'replicated', 'exact', {'sm_70': Build('1' * 64, 'a.cu', '0' * 64)}, {},\n"
         "                    {'boundary': ()})\n"
         "fields = dict(dtype='float16', branches=4, hidden=64, low_rank=32, tokens=(1, 1), world_size=1,\n"
         "              eps=1e-6, norm_weight='shared')\n"

@@ -305,7 +305,7 @@ def test_programmatic_launches_eagerly_and_captured() -> None:
     if int(str(device.arch)[3:]) < 90:
         pytest.skip("programmatic dependent launch is for sm_90 and newer")
     artifact = compile_source(CLEAR, file_name="add_one.cu", arch=str(device.arch))
-    module = loader._load_module(artifact.data, Build("add_one.cu", artifact.source_sha256), device)
+    module = loader._load_module(artifact.data, Build("0" * 64, "add_one.cu", artifact.source_sha256), device)
     kernel = Kernel((1, 1, 1), (128, 1, 1), ("x",), programmatic=True, symbol="add_one")
     sequence = LaunchSequence(module, [kernel] * 3, ("x",))
     x = torch.zeros(128, device="cuda")

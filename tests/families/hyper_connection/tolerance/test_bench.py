@@ -110,7 +110,6 @@ def measured(workspace: Any, watch: Any, drifts: tuple[str, ...] = ()) -> Any:
         stage,  # type: ignore[arg-type]
         FamilyEvidence(),
         work,
-        session.identities(work),
         Cell(RankContext(torch.device("cpu"))),
         watch,
         (),
