@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,13 +16,13 @@ from ..runtime.device import current, serves
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
 from ..runtime.loader import machine_code
-from ..runtime.plan import Plan
 from ..table import Candidate, Workload
 from .cells import Cell
+from .executable import Executable, executable
 from .family_evidence import FamilyEvidence
 from .gate import differing, poison
 from .graphs import Graph, capture, replay_ms
-from .health import Monitor
+from .health import Monitor, UnderPowerCap
 from .outcome import Bench
 from .provenance import exactness_of, toolkit
 from .ranks import agreed
@@ -63,6 +63,9 @@ class GpuBackend:
 
 GPU = GpuBackend()
 
+COMPUTE_BOUND = 200
+"""Floating-point operations a byte: about what an H200 computes in BF16 while it moves one (990 TFLOP/s, 4.8 TB/s)."""
+
 
 class GraphEmpty(Exception):
     """A captured graph doesn't do the work: it left the poison, or wrote something else than the eager run."""
@@ -92,7 +95,8 @@ class BenchmarkRun:
         self._own_results: dict[str, list[torch.Tensor]] = {}
         """What the chain of a candidate under a tolerance stored when it was launched eagerly."""
         self.notes: list[str] = []
-        self._dispatch, self._identities, self._cell, self._watch = dispatch, identities, cell, watch
+        self._dispatch, self._identities, self._cell = dispatch, identities, cell
+        self._watch = UnderPowerCap(watch) if self.chain.flops > COMPUTE_BOUND * self.chain.bytes else watch
         self.capture, self._verify, self._sample = backend.capture, backend.verify, backend.sample
 
     def own(self, candidate: Candidate) -> list[str]:
@@ -109,6 +113,11 @@ class BenchmarkRun:
         for found in self.own(candidate):
             return found
         raise LoadError(f"candidate {candidate.name} of {self.workload.label} has no build for {self.here}")
+
+    @property
+    def title(self) -> str:
+        """Which part of the interval is timed, in words."""
+        return self._cell.title(self.workload)
 
     def alone(self, graph: Graph[Any]) -> tuple[float, ...]:
         """Samples of one entry."""
@@ -131,16 +140,18 @@ class BenchmarkRun:
             self.options.failures,
         )
 
-    def call(self, candidate: Candidate) -> Plan:
+    def call(self, candidate: Candidate) -> Executable:
         """A candidate as the chain calls it."""
-        return self._dispatch.plan_named(
-            self.workload.name,
-            candidate.name,
+        return executable(
+            self._dispatch,
+            self.evidence,
+            self.workload,
+            candidate,
             self.arch(candidate),
             self.chain.kind,
+            self._cell.at,
             self.here,
-            comm=self._cell.place.comm,
-            at=self._cell.at,
+            self._cell.place,
         )
 
     def graph(self, candidate: Candidate) -> Graph[list[Sequence[torch.Tensor]]]:
@@ -197,8 +208,9 @@ class BenchmarkRun:
         floor: tuple[float, ...] = (),
         control: tuple[float, ...] = (),
         against: dict[str, str] | None = None,
+        timed: Mapping[str, tuple[Group, ...]] | None = None,
     ) -> Bench:
-        """What was found, with the chain's size."""
+        """What was found, with the chain's size; `timed` are candidates' groups of this value of the interval."""
         chain = self.chain
         return Bench(
             self.workload.label,
@@ -213,7 +225,8 @@ class BenchmarkRun:
             control,
             against or {},
             tuple(self.notes),
-            self._cell.title(self.workload),
+            self.title,
+            timed or {},
         )
 
     def record(
@@ -227,7 +240,8 @@ class BenchmarkRun:
         """The evidence; the ledger's rule makes the verdict of it."""
         arch, control = self.arch(candidate), self.control
         build = candidate.builds[arch]
-        code = machine_code(self._dispatch.table.root, build, arch, "cubin")
+        root = self._dispatch.table.root
+        code = machine_code(root, build, arch, "cubin") if candidate.kernels else None
         refused = groups if isinstance(groups, str) else None
         if verified.gate.exact and verified.problem:  # wrong on another rank, or the channel broke
             refused = verified.problem
@@ -253,10 +267,10 @@ class BenchmarkRun:
             candidate=candidate.name,
             control=control.name,
             device=RecordedDevice(arch=self.here.arch, sm_count=self.here.sm_count, name=self.here.name),
-            toolkit=toolkit(self._watch.driver, code.nvrtc),
+            toolkit=toolkit(self._watch.driver, code.nvrtc if code else None),
             source_sha256=build.sha256,
             control_source_sha256=control.builds[self.arch(control)].sha256,
-            cubin_sha256=hashlib.sha256(code.data).hexdigest(),
+            cubin_sha256=hashlib.sha256(code.data).hexdigest() if code else None,
             identity=self._identities[candidate.name, arch],
             exactness=exactness_of(verified.gate, verified.against, refused, verified.closeness),
             timing=timing,
