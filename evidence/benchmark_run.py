@@ -64,7 +64,7 @@ class GpuBackend:
 GPU = GpuBackend()
 
 COMPUTE_BOUND = 200
-"""Floating-point operations a byte: about what an H200 computes in BF16 while it moves one (990 TFLOP/s, 4.8 TB/s)."""
+"""Floating-point operations a byte: about what an H200 does in BF16 while it moves one (990 TFLOP/s, 4.8 TB/s)."""
 
 
 class GraphEmpty(Exception):

@@ -28,7 +28,7 @@ class EmulatedCase:
 
     program: Program
     expected: Expected
-    """The oracle's bits of every buffer that the launches write; nothing where only a tolerance says what is right."""
+    """The oracle's bits of every buffer that the launches write; nothing where a tolerance decides."""
     inputs: Mapping[str, torch.Tensor]
     """On the CPU."""
 

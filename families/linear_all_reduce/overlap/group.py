@@ -118,7 +118,7 @@ class LayerGroup:
             result = torch.nn.functional.linear(x, weight, bias)
             self._all_reduce(result)
             return result
-        gemm = self._gemm(x, weight, weight_scale, bias, decision.kernels)
+        gemm = self.gemm(x, weight, weight_scale, bias, decision.kernels)
         result = x.new_empty((m, weight.shape[0]))
         if plain:
             gemm(0, m, result)
@@ -157,7 +157,7 @@ class LayerGroup:
             return lanes, KernelReduction(peers, at, result, kernels)
         return lanes, CopyReduction(peers, at, result, schedule.stages, memory[:size], kernels, kernels.copy)
 
-    def _gemm(
+    def gemm(
         self,
         x: torch.Tensor,
         weight: torch.Tensor,
@@ -165,6 +165,7 @@ class LayerGroup:
         bias: torch.Tensor | None,
         kernels: Kernels | None,
     ) -> Gemm:
+        """Quantise x, if the scheme does, and give what multiplies its rows."""
         if self.quantisation == "none":
             return TorchGemm(x, weight, bias)
         assert weight_scale is not None
