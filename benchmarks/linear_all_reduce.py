@@ -3,8 +3,8 @@
     OUT=figures torchrun --nproc-per-node 2 benchmarks/linear_all_reduce.py
     torchrun --nproc-per-node 2 benchmarks/linear_all_reduce.py --rows 8192 --groups 5 --trace copies_4
 
-Records are `kernwright bench`'s. This adds the bounds (the GEMM and NCCL alone), rows between the records' and what is
-dispatched, all in one round, and writes `linear_all_reduce.json`. NVLink multicast stays off.
+Records are `kernwright bench`'s. This adds the bounds (the GEMM and NCCL alone) and what is dispatched, all in one
+round, and writes `linear_all_reduce.json`. NVLink multicast stays off.
 """
 
 from __future__ import annotations

@@ -80,9 +80,9 @@ def cells(
     for part in parts:
         yield Cell(place, part, representative(*part.span))
     if not parts:
-        named = evidence.timed_at(workload) if isinstance(evidence, IntervalEvidence) else ()
-        first, *others = named or (representative(*interval),)
-        yield Cell(place, None, first, tuple(others))
+        named = tuple(evidence.timed_at(workload)) if isinstance(evidence, IntervalEvidence) else ()
+        named = named or (representative(*interval),)
+        yield Cell(place, None, named[0], named[1:])
 
 
 def representative(low: int, high: int) -> int:

@@ -15,12 +15,12 @@ from ..runtime.dispatch import Dispatch
 from ..runtime.request import Signature
 from ..table import Buffer, Candidate, Workload
 from .family_evidence import Case, FamilyEvidence
-from .rank_context import RankContext
 
 if TYPE_CHECKING:
     import torch
 
     from .emulated import EmulatedCase
+    from .rank_context import RankContext
 
 
 class Executable(Protocol):
@@ -47,6 +47,9 @@ class Executable(Protocol):
 @runtime_checkable
 class ExecutableEvidence(Protocol):
     """What the evidence of a family adds that carries its candidates out itself."""
+
+    def channels(self, workloads: Sequence[Workload], workload: Workload) -> Sequence[str]:
+        """Specs of the table's `workloads` whose channels a call may use beside the workload's own."""
 
     def executable(
         self,

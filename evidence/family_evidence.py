@@ -130,9 +130,6 @@ class IntervalEvidence(Protocol):
     def timed_at(self, workload: Workload) -> Sequence[int]:
         """Values of the workload's interval that it is used with; a record is of the one with the least gain."""
 
-    def channels(self, workloads: Sequence[Workload], workload: Workload) -> Sequence[str]:
-        """Specs of the table's `workloads` whose channels a call may use beside the workload's own."""
-
 
 class NoEvidence(Exception):
     """The family defines nothing that could be measured."""

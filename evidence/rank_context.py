@@ -13,7 +13,8 @@ from ..runtime.device import Device, current
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import ChannelError
 from ..table import Workload
-from .family_evidence import Case, ChannelEvidence, FamilyEvidence, IntervalEvidence
+from .executable import ExecutableEvidence
+from .family_evidence import Case, ChannelEvidence, FamilyEvidence
 from .ranks import RankJob
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def rank_context_of(
         yield RankContext(device)
         return
     others: Sequence[str] = ()
-    if isinstance(evidence, IntervalEvidence) and job.size == ranks:
+    if isinstance(evidence, ExecutableEvidence) and job.size == ranks:
         others = evidence.channels(dispatch.table.workloads, workload)
     comm = (
         dispatch.communicator(specs=[workload.spec, *others], device=device)

@@ -192,6 +192,7 @@ def judges_digest(own: Path) -> str:
     """Digest of the text of the emulator, of the oracle, and of the evidence's own folder."""
     root = Path(__file__).resolve().parents[1]
     paths = {path for folder in JUDGES for path in (root / folder).rglob("*")} | set(own.rglob("*.py"))
+    paths |= set(root.glob("families/*/oracle*.py"))  # a family may be held against another's, too
     sha = hashlib.sha256()
     for path in sorted(paths):
         if path.suffix in (".py", ".h", ".cpp"):

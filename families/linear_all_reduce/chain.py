@@ -37,7 +37,8 @@ class LinearChain:
 
         def drawn(*shape: int) -> torch.Tensor:
             normal = torch.randn(shape, generator=generator, device=device)
-            return (normal / k**0.25).to(getattr(torch, str(fields["dtype"])))
+            scaled: torch.Tensor = normal / k**0.25
+            return scaled.to(getattr(torch, str(fields["dtype"])))
 
         x = drawn(at, k)
         made: list[tuple[torch.Tensor, ...]] = []

@@ -143,7 +143,7 @@ class _EmulatedRank:
 
     def call(self, options: Mapping[str, Any], partial: NDArray[np.uint16], numels: Sequence[int]) -> None:
         element = ITEM_BYTES[self.group.dtype]
-        at, slices = 0, []
+        at, slices = 0, list[Slice]()
         for begin, end in pairwise((0, *accumulate(numels))):
             slices.append(Slice(len(slices), begin, end, at))
             self.produce(partial[begin:end], at)
@@ -194,7 +194,7 @@ class _EmulatedRank:
             "timeout_ns": np.uint64(TIMEOUT_NS),
         }
         for name, value in given.items():
-            arguments[name] = SCALARS[name](value) if name in SCALARS else self.buffer(value)[0]  # type: ignore[call-arg]
+            arguments[name] = SCALARS[name](value) if name in SCALARS else self.buffer(value)[0]
         args = tuple(arguments[name] for name in launch.args)
         self.group.launches.append(
             EmulatedLaunch(self.kernel, launch.symbol, launch.grid, launch.block, args, rank=self.rank)

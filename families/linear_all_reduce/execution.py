@@ -226,7 +226,7 @@ def _signature(workload: Workload, at: int, ranks: int) -> Signature:
     fields = workload.fields
     dtype, width, k = str(fields["dtype"]), int(str(fields["width"])), int(str(fields["k"]))
     each = (ranks,) if ranks > 1 else ()
-    weight = (Buffer("weight", (*each, width, k), dtype),)
+    weight: tuple[Buffer, ...] = (Buffer("weight", (*each, width, k), dtype),)
     if fields["quantisation"] != "none":
         weight = (
             Buffer("weight", (*each, width, k), "uint8"),

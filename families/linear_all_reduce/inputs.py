@@ -37,7 +37,8 @@ def activations(dtype: str, kind: str, seed: int, ranks: int, m: int, k: int, xp
         raise ValueError(f"Values {kind!r} are unknown; use one of {', '.join(VALUE_KINDS)}.")
     words = stream(seed, "x", ranks * m * k, xp).reshape(ranks, m, k)
     if kind == "zeros":
-        return xp.zeros((ranks, m, k), xp.uint16)
+        zeros: Bits = xp.zeros((ranks, m, k), xp.uint16)
+        return zeros
     if kind == "small":
         bits = _small(dtype, words, xp)
         bits[:, :, MOST_ONES // ranks :] = 0

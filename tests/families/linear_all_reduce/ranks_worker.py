@@ -1,7 +1,8 @@
 """What one rank checks of `linear_all_reduce` on real GPUs that no case of `verify` is; run under torchrun.
 
-`ranks_worker.py RESULT`: rank 0 writes what was counted. Every candidate of the table, eager and captured. Values of -1, 0 and 1 make every sum exact, in whatever order a library adds: so results are compared bit for bit
-with the truth, and what a slice, a stream or a graph got wrong shows as a wrong value, not as noise.
+`ranks_worker.py RESULT`: rank 0 writes what was counted. Values of -1, 0 and 1 make every sum exact, in whatever
+order a library adds: so results are compared bit for bit, and what a slice, a stream or a graph got wrong shows as a
+wrong value, not as noise.
 """
 
 from __future__ import annotations
