@@ -80,9 +80,9 @@ def cells(
     for part in parts:
         yield Cell(place, part, representative(*part.span))
     if not parts:
-        named = tuple(evidence.timed_at(workload)) if isinstance(evidence, IntervalEvidence) else ()
-        named = named or (representative(*interval),)
-        yield Cell(place, None, named[0], named[1:])
+        named = evidence.timed_at(workload) if isinstance(evidence, IntervalEvidence) else ()
+        values = tuple(named) or (representative(*interval),)
+        yield Cell(place, None, values[0], values[1:])
 
 
 def representative(low: int, high: int) -> int:
