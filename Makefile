@@ -91,9 +91,11 @@ gpu-ranks: gpu-site
 	  $(ON_GPU) $(PYTHON) -m torch.distributed.run --standalone --nproc-per-node $(GPUS) benchmarks/wide.py --out $(OUT); fi
 
 gpu-linear: gpu-site
-	if test $(GPUS) -lt 2; then echo "one GPU: benchmarks/linear_all_reduce.py is for two"; else \
-	  $(ON_GPU) $(PYTHON) -m torch.distributed.run --standalone --nproc-per-node 2 \
-	    benchmarks/linear_all_reduce.py --out $(OUT); fi
+	if test $(GPUS) -lt 2; then echo "one GPU: linear_all_reduce is timed on two"; else \
+	  ranks="$(PYTHON) -m torch.distributed.run --standalone --nproc-per-node 2" && \
+	  $(ON_GPU) $$ranks -m kernwright bench linear_all_reduce_5120 linear_all_reduce_7168 --groups 9 --replays 5 && \
+	  $(ON_GPU) $$ranks benchmarks/linear_all_reduce.py --out $(OUT) && \
+	  tar -czf $(OUT)/linear_records.tgz -C ledger records/linear_all_reduce_5120 records/linear_all_reduce_7168; fi
 
 # Every kernel at small shapes under compute-sanitizer; each tensor is an allocation of its own then.
 SANITIZE_OPTIONS ?=

@@ -34,7 +34,7 @@ def distances(work, device: torch.device) -> dict[str, dict[str, dict[str, float
         for c in work.candidates
         if c.contract != "exact" and (own := serves(c.builds, here.arch))
     }
-    entries |= {name: prepare(chain) for name, prepare in EVIDENCE.peers(work).items()}
+    entries |= {name: prepare(chain) for name, prepare in EVIDENCE.baselines(work).items()}
     states = [chain.first, *chain.run(control)[:-1]]
     found: dict[str, dict[str, list[float]]] = {name: {out: [] for out in OUTPUTS} for name in entries}
     for state, weights in zip(states, chain.weights, strict=True):

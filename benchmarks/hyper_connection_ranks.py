@@ -152,7 +152,7 @@ def milliseconds(work: Workload, comm: GroupCommunicator, groups: int, replays: 
     made, left_out = plans(work, comm, "boundary")
     runs: dict[str, Callable[..., Any]] = {
         **made,
-        **{name: prepare(chain) for name, prepare in EVIDENCE.peers(work).items()},
+        **{name: prepare(chain) for name, prepare in EVIDENCE.baselines(work).items()},
     }
     graphs = {name: capture(lambda run=run: chain.run(run)) for name, run in runs.items()}
     samples: dict[str, list[float]] = {name: [] for name in graphs}

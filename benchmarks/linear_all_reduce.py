@@ -1,12 +1,10 @@
-"""Checks and measures row-parallel linears with their all-reduce on two GPUs, every arm in one job, alternating.
+"""Figures of row-parallel linears on two GPUs that no record holds: every arm at every M in turns, and timelines.
 
     OUT=figures torchrun --nproc-per-node 2 benchmarks/linear_all_reduce.py
-    torchrun --nproc-per-node 2 benchmarks/linear_all_reduce.py --rows 8192 --no-checks --groups 5
+    torchrun --nproc-per-node 2 benchmarks/linear_all_reduce.py --rows 8192 --groups 5 --trace copies_4
 
-Writes `linear_all_reduce.json` and, for every cell, ledger records below `records/`. All records of a cell are
-against its control, the plain path as dispatched, so that their gains can be compared; a candidate's is taken at
-those rows of the cell where it gained least. The other serial arms are their peers. Exit status 1 if anything was
-wrong. NVLink multicast stays off.
+Records are `kernwright bench`'s. This adds the bounds (the GEMM and NCCL alone) and what is dispatched, all in one
+round, and writes `linear_all_reduce.json`. NVLink multicast stays off.
 """
 
 from __future__ import annotations
@@ -14,40 +12,28 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import sys
 from collections.abc import Callable
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
-os.environ.setdefault("NCCL_NVLS_ENABLE", "0")
-
-import linear_all_reduce_checks as checking
 import torch
 import torch.distributed as distributed
-import torch.distributed._symmetric_memory as symmetric
 import typer
 from kernwright.evidence.graphs import Graph, capture, replay_ms
-from kernwright.evidence.health import Monitor, Snapshot, monitor, problem
-from kernwright.evidence.provenance import loaded_code, toolkit
-from kernwright.evidence.ranks import agreed, slowest
+from kernwright.evidence.health import Monitor, UnderPowerCap, monitor, problem
+from kernwright.evidence.ranks import agreed, job, slowest
+from kernwright.families.linear_all_reduce.chain import LinearChain
+from kernwright.families.linear_all_reduce.evidence import EVIDENCE, TIMED_AT
 from kernwright.generated import dispatch
-from kernwright.ledger import Exactness, Group, Record, RecordedDevice, Timing, make_record
-from kernwright.ledger.writer import write_record
 from kernwright.runtime.communicator.group import GroupCommunicator
-from kernwright.runtime.device import current
+from kernwright.table import Workload
 from kernwright.version import VERSION
+
+Call = Callable[[Any], Any]
 
 SHAPES = ((5120, 4096), (7168, 9216), (5120, 12800))
 """N and K of one rank."""
-ROWS = (256, 512, 1024, 2048, 4096, 8192, 16384)
-SPECS = ("linear_all_reduce_5120", "linear_all_reduce_7168")
-CALLS = 4
-"""Of a graph, each with a weight of its own."""
-POWER_CAP = 0x04
-"""Large GEMMs run into it on a healthy GPU; alternating lets all arms run into it alike."""
 SERIAL = ("serial, NCCL", "serial, two-shot", "serial, ours")
 """Arms that a sliced one has to beat."""
 CONTROL = "serial, ours"
@@ -55,15 +41,10 @@ CONTROL = "serial, ours"
 BOUNDS = ("GEMM alone", "NCCL alone")
 FUSED = "torch fused_matmul_reduce_scatter"
 
-Entry = Callable[[int], Any]
-"""One call with the weight of that number."""
-
 
 def main(
     out: Annotated[Path | None, typer.Option(help="Folder; by default $OUT, else figures.")] = None,
     rows: Annotated[list[int] | None, typer.Option(help="M; by default 256 to 16384.")] = None,
-    checks: Annotated[bool, typer.Option(help="Check before measuring.")] = True,
-    times: Annotated[bool, typer.Option(help="Measure.")] = True,
     groups: Annotated[int, typer.Option(help="Groups of samples, each with two of every arm.")] = 9,
     replays: Annotated[int, typer.Option(help="Graph replays in a sample.")] = 5,
     trace: Annotated[
@@ -75,61 +56,44 @@ def main(
     index = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(index)
     device = torch.device("cuda", index)
-    distributed.init_process_group("nccl", device_id=device)
-
-    def say(text: str) -> None:
-        if distributed.get_rank() == 0:
-            print(text, flush=True)
-
-    document: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(index),
-        "world_size": distributed.get_world_size(),
-        "torch": torch.__version__,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())),
-        "kernwright": VERSION,
-        "calls_in_a_graph": CALLS,
-    }
-    wrong = False
-    with torch.no_grad(), dispatch.communicator(specs=_specs()) as comm:
-        say(f"{comm.world_size} ranks, backend {comm.backend}, channels {', '.join(comm.channels)}")
+    with job() as ours, torch.no_grad(), dispatch.communicator(specs=_specs(), device=device) as comm:
         if not comm.channels:
-            raise SystemExit(f"no channel: {comm.absence(SPECS[0])}")
-        if checks:
-            with dispatch.communicator(specs=[SPECS[0]], timeout_s=1.0) as late:
-                document["checks"] = checking.run(comm, late, *SHAPES[0], say)
-            wrong = any(entry["wrong_ranks"] for entry in document["checks"].values())
-        if times:
-            with monitor(device, frozenset(_pids())) as watch:
-                bench = Bench(comm, watch, groups, replays, say)
-                document["rows"] = [bench.measure(*shape, m) for shape in SHAPES for m in rows or ROWS]
-                document["dispatched"] = verdict(document["rows"])
-                if comm.rank == 0:
-                    written = bench.write(folder / "records", document["rows"])
-                    document["records"] = [str(path.relative_to(folder)) for path in written]
+            raise SystemExit(f"no channel: {comm.absence(_specs()[0])}")
+        with monitor(device, ours.pids) as watch:
+            bench = Bench(comm, watch, groups, replays)
+            table = [bench.measure(*shape, m) for shape in SHAPES for m in rows or TIMED_AT]
         for arm in trace or ():
             for shape in SHAPES:
                 timeline(comm, arm, *shape, folder)
         comm.check()
-    if distributed.get_rank() == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "linear_all_reduce.json"
-        path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        say(f"wrote {path}")
-    distributed.barrier()
-    distributed.destroy_process_group()
-    sys.exit(1 if wrong else 0)
+        if ours.rank == 0:
+            document = {
+                "device": torch.cuda.get_device_name(index),
+                "world_size": ours.size,
+                "torch": torch.__version__,
+                "nccl": ".".join(map(str, torch.cuda.nccl.version())),
+                "kernwright": VERSION,
+                "calls_in_a_graph": 4,
+                "rows": table,
+                "dispatched": verdict(table),
+            }
+            folder.mkdir(parents=True, exist_ok=True)
+            path = folder / "linear_all_reduce.json"
+            path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            print(f"wrote {path}", flush=True)
 
 
 def timeline(comm: GroupCommunicator, arm: str, width: int, k: int, folder: Path, m: int = 8192) -> None:
-    """What every stream and copy engine of rank 0 does when, in two calls; chrome://tracing reads it."""
-    run = entries(comm, width, k, m).calls[arm]
+    """What every stream and copy engine of rank 0 does when, in a run of four calls; chrome://tracing reads it."""
+    arms = Arms.of(comm, width, k, m)
+    call = arms.calls[arm]
     for _ in range(3):
-        run(0)
+        arms.chain.run(call)
     torch.cuda.synchronize()
     distributed.barrier()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        run(0)
-        run(1)
+        for weight, *_ in arms.chain.weights[:2]:
+            call([arms.chain.x, weight])
         torch.cuda.synchronize()
     if comm.rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
@@ -138,47 +102,79 @@ def timeline(comm: GroupCommunicator, arm: str, width: int, k: int, folder: Path
 
 
 def _specs() -> list[str]:
-    """Ours, and those of all_reduce, whose kernels may serve the plain path."""
-    ranks = distributed.get_world_size()
-    works = [w for w in dispatch.DISPATCH.table.workloads if w.channel and w.fields["world_size"] == ranks]
-    return list(dict.fromkeys(w.spec for w in works if w.family in ("all_reduce", "linear_all_reduce")))
+    """Ours first, and those of all_reduce, whose kernels may serve the plain path."""
+    works = [_workload(width, k, 1) for width, k in SHAPES]
+    own = [work.spec for work in works]
+    return list(dict.fromkeys([*own, *EVIDENCE.channels(dispatch.DISPATCH.table.workloads, works[0])]))
 
 
-def _pids() -> list[int]:
-    found: list[Any] = [None] * distributed.get_world_size()
-    distributed.all_gather_object(found, os.getpid())
-    return found
+def _workload(width: int, k: int, m: int) -> Workload:
+    """The workload of the library that such a call belongs to, on two ranks."""
+    return next(
+        work
+        for work in dispatch.DISPATCH.table.workloads
+        if work.family == "linear_all_reduce"
+        and (work.fields["width"], work.fields["k"], work.fields["world_size"]) == (width, k, 2)
+        and work.fields["m"][0] <= m <= work.fields["m"][1]  # type: ignore[index, operator]
+    )
+
+
+@dataclass(frozen=True)
+class Arms:
+    """Every arm that can compute a shape here, by name, and the calls that it is timed with."""
+
+    chain: LinearChain
+    calls: dict[str, Call]
+
+    @classmethod
+    def of(cls, comm: GroupCommunicator, width: int, k: int, m: int) -> Arms:
+        work = _workload(width, k, m)
+        chain = EVIDENCE.chain_of_rank(work, comm.device, 0, comm.rank, m)
+        assert isinstance(chain, LinearChain)
+        alone = chain.x.new_empty(m, width)
+
+        def nccl_alone(_: Any) -> list[torch.Tensor]:
+            distributed.all_reduce(alone)
+            return [alone]
+
+        def ours(force: str | None, policy: str | None = None) -> Call:
+            return lambda inputs: [dispatch.linear_all_reduce(*inputs, comm=comm, force=force, policy=policy)]
+
+        calls: dict[str, Call] = {
+            "GEMM alone": lambda inputs: [torch.mm(inputs[0], inputs[1].t(), out=alone)],
+            "NCCL alone": nccl_alone,
+            **{name: prepare(chain) for name, prepare in EVIDENCE.baselines(work).items()},
+            CONTROL: ours(None, "control"),
+            **{entry.name: ours(entry.name) for entry in work.candidates if entry.route != "serial"},
+            "dispatched": ours(None),
+        }
+        return cls(chain, calls)
 
 
 class Bench:
-    """All arms of a shape, captured, timed in turns, and made into records."""
+    """All arms of a shape, captured and timed in turns."""
 
-    def __init__(
-        self, comm: GroupCommunicator, watch: Monitor, groups: int, replays: int, say: Callable[[str], None]
-    ) -> None:
-        self.comm, self.watch, self.groups, self.replays, self.say = comm, watch, groups, replays, say
-        self.samples: dict[tuple[int, int, int], dict[str, list[float]]] = {}
-        self.faults: dict[tuple[int, int, int], list[str | None]] = {}
+    def __init__(self, comm: GroupCommunicator, watch: Monitor, groups: int, replays: int) -> None:
+        self.comm, self.watch, self.groups, self.replays = comm, UnderPowerCap(watch), groups, replays
 
     def measure(self, width: int, k: int, m: int) -> dict[str, Any]:
         """A row of the table: microseconds a call and relative L2 from FP64, by arm."""
-        arms = entries(self.comm, width, k, m)
-        weights, x = arms.weights, arms.x
+        arms = Arms.of(self.comm, width, k, m)
         graphs: dict[str, Graph[Any]] = {}
         errors: dict[str, float | str] = {}
-        for name, run in arms.calls.items():
+        for name, call in arms.calls.items():
             graph, fault = None, None
             try:
-                graph = capture(lambda run=run: [run(index) for index in range(CALLS)])
+                graph = capture(lambda call=call: arms.chain.run(call))
             except Exception as error:  # an op that this torch or this machine lacks
-                fault = f"can't be run: {(str(error).strip() or repr(error)).splitlines()[0]}"
+                fault = f"didn't run: {(str(error).strip() or repr(error)).splitlines()[0]}"
             fault = agreed(fault)  # an arm that one rank lacks would be waited for in vain
             if graph is None or fault is not None:
-                errors[name] = fault or "can't be run"
+                errors[name] = fault or "didn't run"
                 continue
             graph.replay()
             if name not in BOUNDS:
-                errors[name] = distance(graph.result[-1], x, weights[-1], self.comm)
+                errors[name] = distance(graph.result[-1][0], arms.chain, self.comm)
             graphs[name] = graph
         samples: dict[str, list[float]] = {name: [] for name in graphs}
         faults: list[str | None] = []
@@ -189,19 +185,20 @@ class Bench:
             for name in [*graphs, *reversed(graphs)]:  # a drift falls on both samples of an arm alike
                 distributed.barrier()
                 samples[name].append(slowest(replay_ms(graphs[name], self.replays)))
-            faults.append(agreed(_fault(before, self.watch.snapshot())))
-        self.samples[width, k, m], self.faults[width, k, m] = samples, faults
-        times = {name: round(1000 * statistics.median(found) / CALLS, 1) for name, found in samples.items()}
+            faults.append(agreed(problem(before, self.watch.snapshot())))
+        calls = arms.chain.calls
+        times = {name: round(1000 * statistics.median(found) / calls, 1) for name, found in samples.items()}
         best = min((times[name] for name in SERIAL if name in times), default=None)
-        figures = "  ".join(f"{name} {value:.0f}" for name, value in times.items())
-        self.say(f"N {width} K {k} M {m}: {figures}; best serial {best}")
+        if self.comm.rank == 0:
+            figures = "  ".join(f"{name} {value:.0f}" for name, value in times.items())
+            print(f"N {width} K {k} M {m}: {figures}; best serial {best}", flush=True)
         return {
             "width": width,
             "k": k,
             "m": m,
             "us": times,
             "quartiles": {
-                name: [round(1000 * q / CALLS, 1) for q in statistics.quantiles(found, n=4)[::2]]
+                name: [round(1000 * q / calls, 1) for q in statistics.quantiles(found, n=4)[::2]]
                 for name, found in samples.items()
             },
             "relative_l2": errors,
@@ -209,144 +206,10 @@ class Bench:
             "invalid_groups": [fault for fault in faults if fault],
         }
 
-    def write(self, folder: Path, table: list[dict[str, Any]]) -> list[Path]:
-        """A record for every candidate of every cell that was measured."""
-        written = []
-        for work in dispatch.DISPATCH.table.workloads:
-            if work.spec not in SPECS or work.fields["world_size"] != self.comm.world_size:
-                continue
-            low, high = work.fields["m"]
-            here = [
-                row
-                for row in table
-                if (row["width"], row["k"]) == (work.fields["width"], work.fields["k"])
-                and low <= row["m"] <= high
-                and CONTROL in row["us"]
-            ]
-            for candidate in work.candidates:
-                arm = CONTROL if candidate.route == "serial" else candidate.name
-                rows = [row for row in here if arm in row["us"]]
-                if rows and len(rows) == len(here):
-                    worst = max(rows, key=lambda row: row["us"][arm] / row["us"][CONTROL])
-                    written.append(write_record(folder, self.record(work, candidate, arm, worst)))
-        return written
 
-    def record(self, work: Any, candidate: Any, arm: str, row: dict[str, Any]) -> Record:
-        """What was measured of a candidate at the rows where it did worst."""
-        key = (row["width"], row["k"], row["m"])
-        samples, here = self.samples[key], current(self.comm.device)
-        arch = next(iter(candidate.builds))
-        build, root = candidate.builds[arch], dispatch.DISPATCH.table.root
-        loaded = loaded_code(root, build, arch)
-        error = row["relative_l2"][arm]
-        near = isinstance(error, float) and error <= 4e-3
-        pairs = [samples[name][2 * i : 2 * i + 2] for i in range(self.groups) for name in (CONTROL, arm)]
-        timing = Timing(
-            scope="end_to_end",
-            calls=CALLS,
-            replays=self.replays,
-            groups=tuple(
-                Group(control=tuple(pairs[2 * i]), candidate=tuple(pairs[2 * i + 1]), problem=fault)
-                for i, fault in enumerate(self.faults[key])
-            ),
-            flops=2 * CALLS * row["m"] * row["width"] * row["k"],
-            baselines={name: tuple(found) for name, found in samples.items() if name not in (CONTROL, arm)},
-        )
-        assert here.arch is not None
-        return make_record(
-            measured_at=datetime.now(UTC).replace(microsecond=0).isoformat(),
-            family=work.family,
-            spec=work.spec,
-            workload=work.label,
-            candidate=candidate.name,
-            control=work.control.name,
-            device=RecordedDevice(arch=here.arch, sm_count=here.sm_count, name=here.name),
-            toolkit=toolkit(self.watch.driver, loaded.nvrtc),
-            code_sha256=build.code,
-            control_code_sha256=work.control.builds[arch].code,
-            source_sha256=build.sha256 or None,
-            control_source_sha256=work.control.builds[arch].sha256 or None,
-            cubin_sha256=loaded.sha256,
-            machine_code_sha256=loaded.machine_code_sha256,
-            exactness=Exactness(
-                cases=1,
-                values=row["m"] * row["width"],
-                mismatches=int(not near),
-                against=f"FP64 within relative L2 0.004, at M = {row['m']}",
-                first=None if near else f"relative L2 is {error}",
-            ),
-            timing=None if candidate is work.control else timing,
-        )
-
-
-def _fault(before: Snapshot, after: Snapshot) -> str | None:
-    """As `health.problem`, but for the power cap and the clock that follows it."""
-    calm = [replace(snapshot, throttles=snapshot.throttles & ~POWER_CAP) for snapshot in (before, after)]
-    return problem(calm[0], replace(calm[1], sm_mhz=calm[0].sm_mhz))
-
-
-class Arms:
-    """Entries of a shape, with the tensors that they share."""
-
-    def __init__(self, x: torch.Tensor, weights: list[torch.Tensor]) -> None:
-        self.x, self.weights = x, weights
-        self.calls: dict[str, Entry] = {}
-
-
-def entries(comm: GroupCommunicator, width: int, k: int, m: int) -> Arms:
-    """Every arm that can compute this shape here."""
-    device, group = comm.device, distributed.group.WORLD
-    generator = torch.Generator(device).manual_seed(comm.rank)
-
-    def drawn(*shape: int) -> torch.Tensor:
-        return (torch.randn(shape, generator=generator, device=device) / k**0.25).bfloat16()
-
-    x, weights = drawn(m, k), [drawn(width, k) for _ in range(CALLS)]
-    shared = symmetric.empty(m * width, dtype=torch.bfloat16, device=device)
-    symmetric.rendezvous(shared, group)
-    shared = shared.view(m, width)
-    arms = Arms(x, weights)
-
-    def nccl(index: int) -> torch.Tensor:
-        result = torch.mm(x, weights[index].t())
-        distributed.all_reduce(result)
-        return result
-
-    def two_shot(index: int) -> torch.Tensor:
-        torch.mm(x, weights[index].t(), out=shared)
-        return torch.ops.symm_mem.two_shot_all_reduce_(shared, "sum", group.group_name)
-
-    def fused(index: int) -> torch.Tensor:
-        part = torch.ops.symm_mem.fused_matmul_reduce_scatter(
-            x, weights[index].t(), "sum", 0, group.group_name
-        )
-        result = x.new_empty(m, width)
-        distributed.all_gather_into_tensor(result, part)
-        return result
-
-    def ours(force: str | None, policy: str | None = None) -> Entry:
-        return lambda index: dispatch.linear_all_reduce(
-            x, weights[index], comm=comm, force=force, policy=policy
-        )
-
-    alone = x.new_empty(m, width)
-    arms.calls |= {
-        "GEMM alone": lambda index: torch.mm(x, weights[index].t(), out=alone),
-        "NCCL alone": lambda _: distributed.all_reduce(alone),
-        "serial, NCCL": nccl,
-        "serial, two-shot": two_shot,
-        CONTROL: ours(None, "control"),
-        FUSED: fused,
-    }
-    for name in checking.names(width, k, comm.world_size):
-        if name != "serial" and checking.serves(width, k, name, m):
-            arms.calls[name] = ours(name)
-    arms.calls["dispatched"] = ours(None)
-    return arms
-
-
-def distance(result: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, comm: GroupCommunicator) -> float:
-    """Relative L2 of some rows from FP64, over all ranks' parts."""
+def distance(result: torch.Tensor, chain: LinearChain, comm: GroupCommunicator) -> float:
+    """Relative L2 of some rows of the last call from FP64, over all ranks' parts."""
+    x, weight = chain.x, chain.weights[-1][0]
     some = torch.linspace(0, len(x) - 1, 64, device=x.device).long()
     truth = x[some].double() @ weight.double().t()
     distributed.all_reduce(truth, group=comm.group)

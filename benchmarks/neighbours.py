@@ -153,7 +153,7 @@ def main(
         }
         for kind, ms in document["foreign_alone_ms"].items():
             print(f"{kind:16s} alone {ms:.4f} ms; {document['coresidency'][kind]}")
-        known = EVIDENCE.peers(library.run.workload)
+        known = EVIDENCE.baselines(library.run.workload)
         baseline_name = "triton" if "triton" in known else "torch.compile"
         call = known[baseline_name](library.run.chain)
         ordinary = foreign.launcher("ordinary")

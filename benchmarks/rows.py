@@ -52,7 +52,7 @@ class OfTokens:
         assert (self.made.shape.dtype, SEED) == (workload.fields["dtype"], seed)
         return self.made.of_tokens(self.tokens, device, seed)
 
-    def peers(self, workload: Workload) -> Mapping[str, Callable[..., Any]]:
+    def baselines(self, workload: Workload) -> Mapping[str, Callable[..., Any]]:
         """What people run today."""
         return baselines_of_boundary.of(shape_of(workload, self.tokens))
 

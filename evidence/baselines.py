@@ -32,7 +32,7 @@ def time_baselines(run: BenchmarkRun, on_done: Callable[[str], None]) -> dict[st
         NothingToVerify: a peer that was named isn't installed.
     """
     wanted = run.options.peers
-    known = run.evidence.peers(run.workload)
+    known = run.evidence.baselines(run.workload)
     for name in wanted or ():
         if name not in known:
             raise NothingToVerify(f'there is no peer "{name}" here; installed are {", ".join(known)}')

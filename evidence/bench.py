@@ -1,4 +1,4 @@
-"""`kernwright bench`: control, candidates and peers in one run; every candidate ends as a record of the ledger.
+"""`kernwright bench`: control, candidates and baselines in one run; every candidate ends as a record of the ledger.
 
 A candidate is timed only after the exactness gate, its captured graph is checked for doing the work at all
 (poisoned results, then a replay), and its results are compared once more after it was timed.
@@ -6,9 +6,13 @@ A candidate is timed only after the exactness gate, its captured graph is checke
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..ledger import Record
+from ..ledger import Group, Record
+from ..ledger.verdict import median
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
 from ..table import Workload
@@ -16,9 +20,13 @@ from .baselines import capture_external, compare_external, time_baselines
 from .benchmark_run import GPU, BenchmarkRun, GpuBackend, GraphEmpty, Options
 from .cells import Cell
 from .family_evidence import FamilyEvidence
+from .graphs import Graph
 from .health import Monitor
 from .outcome import Bench
 from .verify import Wanted, chosen_builds
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["GPU", "Bench", "GpuBackend", "GraphEmpty", "Options", "bench"]
 
@@ -35,7 +43,10 @@ def bench(
     backend: GpuBackend = GPU,
     keep: Callable[[Record], None] = lambda _record: None,
 ) -> Bench:
-    """Verify and time candidates of a cell against its control, with peers and the read floor.
+    """Verify and time candidates of a cell against its control, with baselines and the read floor.
+
+    Where the evidence names several values of the interval, a candidate is timed at all of them, and its record is of
+    the one where it gained least.
 
     Args:
         dispatch, evidence, workload: what is measured.
@@ -52,7 +63,8 @@ def bench(
         ExternalUnusable: see `external.load`.
         GraphEmpty: the control's graph doesn't do its work.
     """
-    run = BenchmarkRun(dispatch, evidence, workload, cell, watch, options, backend)
+    runs = [BenchmarkRun(dispatch, evidence, workload, one, watch, options, backend) for one in cell.each()]
+    run = runs[0]
     control = run.control
     chosen = chosen_builds(workload, Wanted(candidates), run.own)
     verified = run.verify(control)
@@ -60,24 +72,67 @@ def bench(
         records = [run.record(control, verified, None, {}, ())]
         keep(records[0])
         return run.outcome(records)
-    graph = run.graph(control)
-    external = capture_external(run, options.against) if options.against else None
-    peers, floor = time_baselines(run, on_done), run.alone(run.capture(run.chain.read()))
-    control_times = run.alone(graph)
-    records = [run.record(control, verified, None, peers, floor)]
+    entries = [_Entries.of(each, on_done) for each in runs]
+    first = entries[0]
+    records = [run.record(control, verified, None, first.baselines, first.floor)]
     keep(records[0])
-    compared = {control.name: compare_external(run, external, graph)} if external else {}
+    compared = {control.name: compare_external(run, first.external, first.graph)} if first.external else {}
     on_done(control.name)
+    timed: dict[str, tuple[Group, ...]] = {}
     for candidate in (entry for entry, _arch in chosen if entry is not control):
         try:
             verified = run.verify(candidate)
-            groups = run.time(graph, candidate) if verified.passed else None
+            groups = [each.run.time(each.graph, candidate) for each in entries] if verified.passed else [None]
         except LoadError as error:
             run.notes.append(f"{candidate.name} can't be loaded here: {error}")
             continue
-        records.append(run.record(candidate, verified, groups, peers, floor))
+        index = least_gain(groups)
+        chosen_entry = entries[index]
+        records.append(
+            chosen_entry.run.record(
+                candidate, verified, groups[index], chosen_entry.baselines, chosen_entry.floor
+            )
+        )
         keep(records[-1])
-        if external and isinstance(groups, tuple):
-            compared[candidate.name] = compare_external(run, external, run.graph(candidate))
+        if isinstance(groups[0], tuple):
+            timed[candidate.name] = groups[0]
+            if len(runs) > 1:
+                where = chosen_entry.run.title
+                run.notes.append(f"the record of {candidate.name} is of {where}, where it gained least")
+            if first.external:
+                compared[candidate.name] = compare_external(run, first.external, run.graph(candidate))
         on_done(candidate.name)
-    return run.outcome(records, peers, floor, control_times, compared)
+    return run.outcome(records, first.baselines, first.floor, first.control, compared, timed)
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """What every candidate is compared with at one value of the interval."""
+
+    run: BenchmarkRun
+    graph: Graph[list[Sequence[torch.Tensor]]]
+    """Of the control."""
+    external: Graph[list[Sequence[torch.Tensor]]] | None
+    baselines: dict[str, tuple[float, ...]]
+    floor: tuple[float, ...]
+    control: tuple[float, ...]
+
+    @classmethod
+    def of(cls, run: BenchmarkRun, on_done: Callable[[str], None]) -> _Entries:
+        """Capture and time them."""
+        graph = run.graph(run.control)
+        external = capture_external(run, run.options.against) if run.options.against else None
+        baselines, floor = time_baselines(run, on_done), run.alone(run.capture(run.chain.read()))
+        return cls(run, graph, external, baselines, floor, run.alone(graph))
+
+
+def least_gain(timed: Sequence[tuple[Group, ...] | str | None]) -> int:
+    """Which of several values of an interval a record is of: one with a wrong result, else that of the least gain."""
+
+    def ratio(groups: tuple[Group, ...] | str | None) -> float:
+        if not isinstance(groups, tuple):
+            return math.inf
+        valid = [group for group in groups if group.problem is None]
+        return median([median(g.candidate) / median(g.control) for g in valid]) if valid else math.inf
+
+    return max(range(len(timed)), key=lambda index: ratio(timed[index]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,13 +14,13 @@ from ..runtime.device import Device as Here
 from ..runtime.device import current, serves
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
-from ..runtime.plan import Plan
 from ..table import Candidate, Workload
 from .cells import Cell
+from .executable import Executable, executable
 from .family_evidence import FamilyEvidence
 from .gate import differing, poison
 from .graphs import Graph, capture, replay_ms
-from .health import Monitor
+from .health import Monitor, UnderPowerCap
 from .outcome import Bench
 from .provenance import exactness_of, loaded_code, toolkit
 from .ranks import agreed
@@ -61,6 +61,9 @@ class GpuBackend:
 
 GPU = GpuBackend()
 
+COMPUTE_BOUND = 200
+"""Floating-point operations a byte: about what an H200 does in BF16 while it moves one (990 TFLOP/s, 4.8 TB/s)."""
+
 
 class GraphEmpty(Exception):
     """A captured graph doesn't do the work: it left the poison, or wrote something else than the eager run."""
@@ -89,7 +92,8 @@ class BenchmarkRun:
         self._own_results: dict[str, list[torch.Tensor]] = {}
         """What the chain of a candidate under a tolerance stored when it was launched eagerly."""
         self.notes: list[str] = []
-        self._dispatch, self._cell, self._watch = dispatch, cell, watch
+        self._dispatch, self._cell = dispatch, cell
+        self._watch = UnderPowerCap(watch) if self.chain.flops > COMPUTE_BOUND * self.chain.bytes else watch
         self.capture, self._verify, self._sample = backend.capture, backend.verify, backend.sample
 
     def own(self, candidate: Candidate) -> list[str]:
@@ -106,6 +110,11 @@ class BenchmarkRun:
         for found in self.own(candidate):
             return found
         raise LoadError(f"candidate {candidate.name} of {self.workload.label} has no build for {self.here}")
+
+    @property
+    def title(self) -> str:
+        """Which part of the interval is timed, in words."""
+        return self._cell.title(self.workload)
 
     def alone(self, graph: Graph[Any]) -> tuple[float, ...]:
         """Samples of one entry."""
@@ -128,16 +137,18 @@ class BenchmarkRun:
             self.options.failures,
         )
 
-    def call(self, candidate: Candidate) -> Plan:
+    def call(self, candidate: Candidate) -> Executable:
         """A candidate as the chain calls it."""
-        return self._dispatch.plan_named(
-            self.workload.name,
-            candidate.name,
+        return executable(
+            self._dispatch,
+            self.evidence,
+            self.workload,
+            candidate,
             self.arch(candidate),
             self.chain.kind,
+            self._cell.at,
             self.here,
-            comm=self._cell.place.comm,
-            at=self._cell.at,
+            self._cell.place,
         )
 
     def graph(self, candidate: Candidate) -> Graph[list[Sequence[torch.Tensor]]]:
@@ -194,8 +205,9 @@ class BenchmarkRun:
         floor: tuple[float, ...] = (),
         control: tuple[float, ...] = (),
         against: dict[str, str] | None = None,
+        timed: Mapping[str, tuple[Group, ...]] | None = None,
     ) -> Bench:
-        """What was found, with the chain's size."""
+        """What was found, with the chain's size; `timed` are candidates' groups of this value of the interval."""
         chain = self.chain
         return Bench(
             self.workload.label,
@@ -210,7 +222,8 @@ class BenchmarkRun:
             control,
             against or {},
             tuple(self.notes),
-            self._cell.title(self.workload),
+            self.title,
+            timed or {},
         )
 
     def record(

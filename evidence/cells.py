@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..ledger import RecordedPart as Measured
 from ..table import Candidate, Part, Workload
-from .family_evidence import Chain, ChannelEvidence, FamilyEvidence, interval_of, parts_on
+from .family_evidence import (
+    Chain,
+    ChannelEvidence,
+    FamilyEvidence,
+    IntervalEvidence,
+    interval_of,
+    parts_on,
+)
 from .rank_context import RankContext
 
 
@@ -21,6 +28,12 @@ class Cell:
     """None where all of the workload is one cell."""
     at: int | None = None
     """Value of the interval that is timed; None where there is none."""
+    others: tuple[int, ...] = ()
+    """Values that are timed as well."""
+
+    def each(self) -> list[Cell]:
+        """A cell for each value that is timed."""
+        return [replace(self, others=()), *(replace(self, at=at, others=()) for at in self.others)]
 
     def control(self, workload: Workload) -> Candidate:
         """What candidates are compared with."""
@@ -51,11 +64,13 @@ class Cell:
         return f"{workload.interval}{span} at {self.at}"
 
 
-def cells(workload: Workload, place: RankContext, device: str | None) -> Iterator[Cell]:
+def cells(
+    workload: Workload, place: RankContext, device: str | None, evidence: FamilyEvidence | None = None
+) -> Iterator[Cell]:
     """The cells of a workload on a device, by its name.
 
-    A workload whose ranks talk is timed at one value in each part; the interval of another one is left to its
-    evidence.
+    A workload whose ranks talk is timed at one value in each part, or at those that its evidence names; the interval
+    of another one is left to its evidence.
     """
     interval = interval_of(workload)
     if place.comm is None or interval is None:
@@ -65,7 +80,9 @@ def cells(workload: Workload, place: RankContext, device: str | None) -> Iterato
     for part in parts:
         yield Cell(place, part, representative(*part.span))
     if not parts:
-        yield Cell(place, None, representative(*interval))
+        named = evidence.timed_at(workload) if isinstance(evidence, IntervalEvidence) else ()
+        values = tuple(named) or (representative(*interval),)
+        yield Cell(place, None, values[0], values[1:])
 
 
 def representative(low: int, high: int) -> int:

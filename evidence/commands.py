@@ -103,7 +103,7 @@ def _on_cuda(
             if reason is not None:
                 yield [skipped(workload, reason)]
                 continue
-            with rank_context_of(session.dispatch, workload, device, ours) as place:
+            with rank_context_of(session.dispatch, evidence, workload, device, ours) as place:
                 reason = place.obstacle(workload)
                 if reason is not None:
                     yield [skipped(workload, reason)]
@@ -238,12 +238,12 @@ def _benched(
     if reason is not None:
         yield Skipped(workload.label, reason)
         return
-    with rank_context_of(session.dispatch, workload, device, ours) as place:
+    with rank_context_of(session.dispatch, evidence, workload, device, ours) as place:
         reason = place.obstacle(workload)
         if reason is not None:
             yield Skipped(workload.label, reason)
             return
-        for cell in cells(workload, place, place.here.name):
+        for cell in cells(workload, place, place.here.name, evidence):
             named = [entry for entry in workload.candidates if entry.name in request.candidates]
             if named and not any(cell.admits(entry) for entry in named):
                 continue
@@ -298,7 +298,7 @@ def run_tune(workspace: Workspace, request: TuneRequest, *, quiet: bool) -> Iter
                 continue
             evidence = evidence_of(session.family(workload))
             with (
-                rank_context_of(session.dispatch, workload, device, ours) as place,
+                rank_context_of(session.dispatch, evidence, workload, device, ours) as place,
                 console.progress(
                     f"tuning {workload.label}", steps(evidence, workload), quiet=quiet
                 ) as advance,

@@ -13,6 +13,7 @@ from ..emulator import Program, candidate_program
 from ..emulator.check import Expected
 from ..runtime.dispatch import Dispatch
 from ..table import Candidate, Workload
+from .executable import ExecutableEvidence
 from .family_evidence import Case, ChannelEvidence, FamilyEvidence, in_channel
 from .tensors import bits_of
 from .tolerance import under_tolerance
@@ -27,7 +28,7 @@ class EmulatedCase:
 
     program: Program
     expected: Expected
-    """The oracle's bits of every buffer that the launches write; nothing for a candidate under a tolerance."""
+    """The oracle's bits of every buffer that the launches write; nothing where a tolerance decides."""
     inputs: Mapping[str, torch.Tensor]
     """On the CPU."""
 
@@ -47,6 +48,8 @@ def emulated(
     """
     import torch
 
+    if isinstance(evidence, ExecutableEvidence):
+        return evidence.emulated(dispatch.table.root, workload, candidate, arch, case)
     inputs = evidence.tensors(workload, case, torch.device("cpu"))
     bits = bits_of(inputs)
     request = dispatch.request(workload, case.kind, case.at)

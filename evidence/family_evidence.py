@@ -1,7 +1,7 @@
 """What the evidence commands need to know of a family, and where they find it.
 
-A built-in family's evidence is `evidence/families/<family>.py`, an external one's the module `evidence` of its
-package. Both define `EVIDENCE`.
+It is the module `evidence` of the family's package, and defines `EVIDENCE`. Beside `FamilyEvidence` it may have what
+`ChannelEvidence`, `IntervalEvidence`, `tolerance.ToleranceEvidence` and `executable.ExecutableEvidence` ask for.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ class Case:
     """Value of the workload's interval; None where it has none, or its low end is meant."""
     on_emulator: bool | None = None
     """Whether the emulator runs it unasked; None leaves that to the rule of `verify_emulated.essential`."""
+    exact_sums: bool = False
+    """Whether no order of adding rounds: a candidate under a tolerance, too, must store the oracle's bits."""
 
     @property
     def name(self) -> str:
@@ -91,7 +93,7 @@ class FamilyEvidence(Protocol):
     def chain(self, workload: Workload, device: torch.device, seed: int) -> Chain:
         """What is timed; of a workload of several ranks, `ChannelEvidence.chain_of_rank` is asked instead."""
 
-    def peers(self, workload: Workload) -> Mapping[str, Callable[[Chain], Call]]:
+    def baselines(self, workload: Workload) -> Mapping[str, Callable[[Chain], Call]]:
         """What people run today, by name; each is prepared for a chain, which may take seconds."""
 
 
@@ -127,6 +129,14 @@ class ThresholdEvidence(ChannelEvidence, Protocol):
 
     def sizes(self, workload: Workload) -> Sequence[int]:
         """Values of the workload's interval to measure all routes at, increasing."""
+
+
+@runtime_checkable
+class IntervalEvidence(Protocol):
+    """What the evidence of a family adds that says itself where an interval is timed."""
+
+    def timed_at(self, workload: Workload) -> Sequence[int]:
+        """Values of the workload's interval that it is used with; a record is of the one with the least gain."""
 
 
 class NoEvidence(Exception):

@@ -66,6 +66,8 @@ def fuzz_workload(
     for candidate, arch in chosen_builds(
         workload, Wanted(candidates), lambda entry: [next(iter(entry.builds))]
     ):
+        if not candidate.kernels:  # a library does all of its work
+            continue
         for case in one_of_each_kind(case for case in cases if serves(workload, candidate, case)):
             result = _fuzz(
                 dispatch, evidence, workload, candidate, arch, case, seeds, first, sanitize=sanitize

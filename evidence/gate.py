@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..runtime.plan import Plan
 from ..table import Workload
+from .executable import Executable
 from .family_evidence import Case, FamilyEvidence, in_channel
 from .rank_context import RankContext
 from .tensors import words
@@ -81,7 +81,7 @@ Expect = "Callable[[Case, Tensors], Tensors]"
 
 
 def check(
-    load_plan: Callable[[Case], Plan],
+    load: Callable[[Case], Executable],
     expected_of: Callable[[Case, Tensors], Tensors],
     evidence: FamilyEvidence,
     workload: Workload,
@@ -92,7 +92,7 @@ def check(
     """Run all cases eagerly and in a graph that is captured once a kind and size and replayed with changing inputs.
 
     Args:
-        load_plan: the candidate's plan for a case's kind and size.
+        load: the candidate for a case's kind and size.
         expected_of: what is right, of all ranks.
         evidence, workload, cases, place: where the inputs come from, and go.
         judge: compares what was stored with what is right; by default `compare`, bit for bit.
@@ -104,7 +104,7 @@ def check(
     for case in sorted(cases, key=lambda case: (case.kind, case.at or 0)):  # one graph after the other
         given = evidence.tensors(workload, case, place.device)
         if replay is None or last != (case.kind, case.at):
-            replay = Replay(load_plan(case), place, workload)
+            replay = Replay(load(case), place, workload)
             last = case.kind, case.at
         expected = replay.shares(expected_of(case, given))
         place.begin(evidence, workload, case)
@@ -119,9 +119,9 @@ def check(
 
 
 class Replay:
-    """A plan with buffers of its own, and a graph of it."""
+    """A candidate with buffers of its own, and a graph of it."""
 
-    def __init__(self, plan: Plan, place: RankContext, workload: Workload) -> None:
+    def __init__(self, plan: Executable, place: RankContext, workload: Workload) -> None:
         """Allocate, run once, capture."""
         import torch
 
@@ -153,7 +153,7 @@ class Replay:
         found = {}
         for name, buffer in self._buffers.items():
             if name in expected:
-                own = self._place.share(expected[name], buffer.numel() * buffer.element_size())
+                own = self._place.share(expected[name], buffer.numel())
                 found[name] = own.view_as(buffer) if own.numel() == buffer.numel() else own
         return found
 
@@ -198,7 +198,7 @@ class Replay:
 
     def _given(self, name: str, given: Tensors) -> torch.Tensor:
         buffer = self._buffers[name]
-        return self._place.share(given[name], buffer.numel() * buffer.element_size()).view_as(buffer)
+        return self._place.share(given[name], buffer.numel()).view_as(buffer)
 
     def _stored(self) -> Tensors:
         return {name: buffer for name, buffer in self._buffers.items() if name not in self._inputs}

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,10 @@ from filelock import FileLock, Timeout
 if TYPE_CHECKING:
     import torch
 
+POWER_CAP = 0x04
+
 THROTTLES: Mapping[int, str] = {
-    0x04: "the power cap",
+    POWER_CAP: "the power cap",
     0x08: "a hardware slowdown",
     0x20: "software thermal limits",
     0x40: "hardware thermal limits",
@@ -65,6 +67,26 @@ def problem(before: Snapshot, after: Snapshot) -> str | None:
     if after.ecc_errors > before.ecc_errors:
         return f"{after.ecc_errors - before.ecc_errors} uncorrected ECC errors"
     return None
+
+
+@dataclass(frozen=True)
+class UnderPowerCap:
+    """A GPU as a run of large GEMMs sees it: it reaches the power cap of a healthy GPU, and the clock follows.
+
+    Samples alternate, so all entries run into the cap alike; neither it nor the clock makes a group invalid.
+    """
+
+    watch: Monitor
+
+    @property
+    def driver(self) -> str:
+        """Version of the driver."""
+        return self.watch.driver
+
+    def snapshot(self) -> Snapshot:
+        """Ask now; the clock is left out."""
+        found = self.watch.snapshot()
+        return replace(found, throttles=found.throttles & ~POWER_CAP, sm_mhz=0)
 
 
 class Monitor:

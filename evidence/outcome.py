@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..ledger import Record
+from ..ledger import Group, Record
 from ..ledger.verdict import median
 from ..table import Scope
 
@@ -40,6 +41,8 @@ class Bench:
     """What wasn't timed, and why."""
     part: str = ""
     """What of the workload's interval was timed, in words."""
+    timed: Mapping[str, tuple[Group, ...]] = field(default_factory=dict)
+    """Candidates' groups at that value, where records may be of another one."""
 
     @property
     def title(self) -> str:
@@ -51,7 +54,7 @@ class Bench:
         """Medians, fastest first; a candidate's over its valid groups."""
         found = {name: median(samples) for name, samples in self.peers.items() if samples}
         for record in self.records:
-            groups = record.timing.groups if record.timing else ()
+            groups = self.timed.get(record.candidate) or (record.timing.groups if record.timing else ())
             times = [time for group in groups if not group.problem for time in group.candidate]
             if record.candidate == record.control:
                 times = list(self.control)

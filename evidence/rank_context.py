@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from ..runtime.device import Device, current
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import ChannelError
 from ..table import Workload
+from .executable import ExecutableEvidence
 from .family_evidence import Case, ChannelEvidence, FamilyEvidence
 from .ranks import RankJob
 
@@ -43,20 +44,20 @@ class RankContext:
         """Whether all ranks share this process."""
         return self.comm is not None and self.comm.local_ranks > 1
 
-    def share(self, tensor: torch.Tensor, nbytes: int) -> torch.Tensor:
-        """What the ranks of this process have of a case's tensor, flat, as a buffer of `nbytes` takes it."""
+    def share(self, tensor: torch.Tensor, count: int) -> torch.Tensor:
+        """What the ranks of this process have of a case's tensor, flat, as a buffer of `count` elements takes it."""
         flat = tensor.reshape(-1)
-        if self.comm is None:
+        size = flat.numel()
+        if self.comm is None or size == count:
             return flat
-        size = flat.numel() * flat.element_size()
-        if size > nbytes:  # of all ranks, and this process is one
-            count = nbytes // flat.element_size()
+        if size > count:  # of all ranks, and this process is one
             return flat[self.rank * count : (self.rank + 1) * count]
-        return flat if size == nbytes else flat.repeat(nbytes // size)  # one that all ranks share
+        return flat.repeat(count // size)  # one that all ranks share
 
     def obstacle(self, workload: Workload) -> str | None:
-        """Why the workload's control can't talk here, in a sentence."""
-        return objection(workload.control.capabilities, workload.spec, self.comm)
+        """Why the workload's candidates can't talk here, in a sentence."""
+        needed = dict.fromkeys(name for entry in workload.candidates for name in entry.capabilities)
+        return objection(tuple(needed), workload.spec, self.comm)
 
     def write(self, workload: Workload, part: str, values: torch.Tensor) -> None:
         """Put `[ranks, ...]` into a part of the channel, on the current stream, as a producer does."""
@@ -109,15 +110,18 @@ class RankContext:
 
 @contextmanager
 def rank_context_of(
-    dispatch: Dispatch, workload: Workload, device: torch.device, job: RankJob
+    dispatch: Dispatch, evidence: FamilyEvidence, workload: Workload, device: torch.device, job: RankJob
 ) -> Iterator[RankContext]:
     """The ranks of a workload: the job's, if they are as many, else local ones; closed at the end of the block."""
     ranks = int(str(workload.fields.get("world_size", 1)))
     if not workload.channel:
         yield RankContext(device)
         return
+    others: Sequence[str] = ()
+    if isinstance(evidence, ExecutableEvidence) and job.size == ranks:
+        others = evidence.channels(dispatch.table.workloads, workload)
     comm = (
-        dispatch.communicator(specs=[workload.spec], device=device)
+        dispatch.communicator(specs=[workload.spec, *others], device=device)
         if job.size == ranks
         else dispatch.local_communicator(ranks, device, specs=[workload.spec])
     )

@@ -12,9 +12,9 @@ from ..ledger import Closeness
 from ..runtime.device import serves as served_by
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
-from ..runtime.plan import Plan
 from ..runtime.request import pointers
 from ..table import Candidate, Workload
+from .executable import Executable, ExecutableEvidence, executable
 from .failure import Failure, leave
 from .family_evidence import Case, FamilyEvidence, serves
 from .gate import NOTHING, Gate, Replay, check
@@ -208,7 +208,8 @@ def verify_one(
     told = Verification(workload.label, candidate.name, arch, "", NOTHING, (), 0.0)
     if not own:
         return replace(told, skipped=unasked(workload, candidate))
-    if place.is_local and candidate.capabilities and not _splits_tensors(candidate):
+    alone = place.is_local and not isinstance(evidence, ExecutableEvidence)
+    if alone and candidate.capabilities and not _splits_tensors(candidate):
         return replace(
             told,
             skipped=f"{candidate.name} of {workload.label} takes one tensor of each kind, so its ranks can't share a "
@@ -229,12 +230,11 @@ def verify_one(
         expected = _control(dispatch, workload, here, place)
     start = time.perf_counter()
 
-    def load_plan(case: Case) -> Plan:
-        name, comm = workload.name, place.comm
-        return dispatch.plan_named(name, candidate.name, arch, case.kind, here, comm=comm, at=case.at)
+    def load(case: Case) -> Executable:
+        return executable(dispatch, evidence, workload, candidate, arch, case.kind, case.at, here, place)
 
     try:
-        load_plan(own[0])
+        load(own[0])
     except LoadError as error:
         if not place.is_local:
             raise
@@ -242,7 +242,7 @@ def verify_one(
             told, skipped=f"{candidate.name} of {workload.label} can't run as local ranks: {error}"
         )
     judge = None if near is None else near.compare
-    gate = check(load_plan, expected, evidence, workload, own, place, judge)
+    gate = check(load, expected, evidence, workload, own, place, judge)
     problem, artefact = "", None
     if gate.first is not None:
         differ = "differ" if near is None else f"lie outside {near.closeness.bounds}"

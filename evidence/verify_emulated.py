@@ -25,6 +25,7 @@ from ..ledger import Closeness
 from ..runtime.dispatch import Dispatch
 from ..table import Candidate, Workload
 from .emulated import EmulatedCase, emulated
+from .executable import ExecutableEvidence
 from .failure import Failure, leave
 from .family_evidence import Case, FamilyEvidence, serves
 from .gate import Gate
@@ -63,15 +64,24 @@ def verify_emulated(
     results = []
     for candidate, arch in chosen_builds(workload, wanted, lambda candidate: [next(iter(candidate.builds))]):
         own = [case for case in cases if serves(workload, candidate, case)]
-        if own:
+        if own and candidate.kernels:
             result = _remembered(dispatch, evidence, workload, candidate, arch, own, failures)
         else:
-            result = replace(
-                skipped(workload, unasked(workload, candidate), ON_EMULATOR), candidate=candidate.name
+            reason = (
+                unasked(workload, candidate) if candidate.kernels else without_kernel(workload, candidate)
             )
+            result = replace(skipped(workload, reason, ON_EMULATOR), candidate=candidate.name)
         on_done(result)
         results.append(result)
     return results
+
+
+def without_kernel(workload: Workload, candidate: Candidate) -> str:
+    """Why the emulator runs nothing of a candidate that leaves everything to libraries."""
+    return (
+        f"candidate {candidate.name} of {workload.label} has no kernel of ours, and the emulator runs no library; "
+        "verify it with --on cuda"
+    )
 
 
 def essential(cases: Iterable[Case]) -> list[Case]:
@@ -102,12 +112,14 @@ def _remembered(
         judges_digest(Path(inspect.getfile(evidence.expected)).resolve().parent),
         *(c.name for c in cases),
     ]
+    in_bits = not under_tolerance(candidate) or isinstance(evidence, ExecutableEvidence)
+    near = None if in_bits else NearTruth(evidence, workload, candidate)
     place = default_folder() / "verified" / f"{hashlib.sha256(' '.join(facts).encode()).hexdigest()}.json"
     result = Verification(
         workload.label,
         candidate.name,
         arch,
-        TRUTH if under_tolerance(candidate) else AGAINST,
+        TRUTH if near else AGAINST,
         Gate(0, 0, 0, None),
         tuple(sorted({case.seed for case in cases})),
         0.0,
@@ -116,7 +128,6 @@ def _remembered(
     if passed := _recall(place, len(cases)):
         gate, closeness = passed
         return replace(result, gate=gate, closeness=closeness, cached=True)
-    near = NearTruth(evidence, workload, candidate) if under_tolerance(candidate) else None
     start = time.perf_counter()
     for case in cases:
         result = _run_case(dispatch, evidence, workload, candidate, arch, case, result, failures, near)
@@ -176,7 +187,8 @@ def _near(near: NearTruth, case: Case, run: EmulatedCase, arrays: Mapping[Device
 def judges_digest(own: Path) -> str:
     """Digest of the text of the emulator, of the oracle, and of the evidence's own folder."""
     root = Path(__file__).resolve().parents[1]
-    paths = {path for folder in JUDGES for path in (root / folder).rglob("*")} | set(own.glob("*.py"))
+    paths = {path for folder in JUDGES for path in (root / folder).rglob("*")} | set(own.rglob("*.py"))
+    paths |= set(root.glob("families/*/oracle*.py"))  # a family may be held against another's, too
     sha = hashlib.sha256()
     for path in sorted(paths):
         if path.suffix in (".py", ".h", ".cpp"):

@@ -22,7 +22,7 @@ PYTORCH_DTYPES = ("bfloat16", "float32")
 
 
 def of(dtype: str) -> Mapping[str, Callable[[Chain], Call]]:
-    """The peers that are installed here and take the dtype."""
+    """The baselines that are installed here and take the dtype."""
     found: dict[str, Callable[[Chain], Call]] = {"NCCL": nccl}
     if dtype in PYTORCH_DTYPES and hasattr(torch.ops.symm_mem, "one_shot_all_reduce"):
         found |= {"PyTorch one_shot": one_shot, "PyTorch two_shot": two_shot}

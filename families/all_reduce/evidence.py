@@ -113,11 +113,11 @@ class AllReduce:
         """Twenty calls in a row, as a decode step makes them, on inputs of their own."""
         return Calls.make(workload, device, seed, rank, at)
 
-    def peers(self, workload: Workload) -> Mapping[str, Callable[[Chain], Call]]:
+    def baselines(self, workload: Workload) -> Mapping[str, Callable[[Chain], Call]]:
         """NCCL; for BF16 and FP32 also PyTorch's two all-reduces in symmetric memory."""
-        from . import baselines as peers
+        from . import baselines
 
-        return peers.of(str(workload.fields["dtype"]))
+        return baselines.of(str(workload.fields["dtype"]))
 
 
 EVIDENCE = AllReduce()

@@ -25,7 +25,7 @@ Tensors = Sequence[torch.Tensor]
 
 
 def of(shape: OracleShape) -> Mapping[str, Callable[[Chain], Call]]:
-    """The peers that are installed here."""
+    """The baselines that are installed here."""
     boundary = eager(shape)
     found: dict[str, Callable[[Chain], Call]] = {
         "torch eager": lambda _chain: boundary,

@@ -1,4 +1,4 @@
-"""The hyper-connection boundary as evidence: seeded cases, a decode step's chain of 96, its cost, its peers."""
+"""The hyper-connection boundary as evidence: seeded cases, a decode step's chain of 96, its cost, its baselines."""
 
 from __future__ import annotations
 
@@ -122,11 +122,11 @@ class HyperConnection:
         """96 boundaries with distinct weights."""
         return BoundaryChain.make(workload, device, seed)
 
-    def peers(self, workload: Workload) -> Mapping[str, Callable[[Chain], Call]]:
+    def baselines(self, workload: Workload) -> Mapping[str, Callable[[Chain], Call]]:
         """torch eager, torch.compile and, where it is installed, three Triton kernels at their best tile sizes."""
-        from . import baselines as peers
+        from . import baselines
 
-        return peers.of(shape_of(workload))
+        return baselines.of(shape_of(workload))
 
 
 def _cases_of_many(low: int, high: int) -> Iterator[Case]:

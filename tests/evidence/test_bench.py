@@ -46,8 +46,8 @@ class FamilyEvidence(HyperConnection):
         self.made = self.made or BoundaryChain.make(workload, device, seed, calls=2)
         return Chain(self.made.shape, self.made.first, self.made.weights)
 
-    def peers(self, workload):
-        torch_eager = super().peers(workload)["torch eager"]
+    def baselines(self, workload):
+        torch_eager = super().baselines(workload)["torch eager"]
         return {
             "torch eager": torch_eager,
             "a copy": torch_eager,

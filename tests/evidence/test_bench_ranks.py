@@ -49,7 +49,7 @@ class FamilyEvidence(AllReduce):
         made = [payloads(dtype, "normal", seed + index, ranks, numel).reshape(-1) for index in range(2)]
         return LocalCalls(tuple(as_torch(bits, dtype, device) for bits in made))
 
-    def peers(self, workload):
+    def baselines(self, workload):
         ranks = int(workload.fields["world_size"])
 
         def summed(inputs):

@@ -118,7 +118,7 @@ class LayerGroup:
             result = torch.nn.functional.linear(x, weight, bias)
             self._all_reduce(result)
             return result
-        gemm = self._gemm(x, weight, weight_scale, bias, decision.kernels)
+        gemm = self.gemm(x, weight, weight_scale, bias, decision.kernels)
         result = x.new_empty((m, weight.shape[0]))
         if plain:
             gemm(0, m, result)
@@ -152,12 +152,12 @@ class LayerGroup:
         assert decision.kernels is not None
         channel.check_sometimes()
         channel.follow(key[1])
-        peers, at, kernels = ChannelBaselines(channel), schedule.partials_at, decision.kernels
+        peers, at, kernels = ChannelPeers(channel), schedule.partials_at, decision.kernels
         if schedule.transport == "reduce":
             return lanes, KernelReduction(peers, at, result, kernels)
         return lanes, CopyReduction(peers, at, result, schedule.stages, memory[:size], kernels, kernels.copy)
 
-    def _gemm(
+    def gemm(
         self,
         x: torch.Tensor,
         weight: torch.Tensor,
@@ -165,6 +165,7 @@ class LayerGroup:
         bias: torch.Tensor | None,
         kernels: Kernels | None,
     ) -> Gemm:
+        """Quantise x, if the scheme does, and give what multiplies its rows."""
         if self.quantisation == "none":
             return TorchGemm(x, weight, bias)
         assert weight_scale is not None
@@ -212,7 +213,7 @@ class LayerGroup:
         return self._pool.bytes
 
 
-class ChannelBaselines:
+class ChannelPeers:
     """A channel of ranks with a process each, as a reduction sees it."""
 
     def __init__(self, channel: Channel) -> None:

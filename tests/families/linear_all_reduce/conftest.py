@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from harness.rank_group import RankGroup, spread
 from harness.workspaces import generated_workloads
-from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Object, compile_text
+from kernwright.emulator import DeviceBuffer
 from kernwright.families.all_reduce.oracle import all_reduce
+from kernwright.families.linear_all_reduce.emulated import EmulatedRanks
 from kernwright.families.linear_all_reduce.lowering import LinearLayout
-from kernwright.families.linear_all_reduce.overlap.pipeline import run
-from kernwright.families.linear_all_reduce.overlap.reductions import CopyReduction, KernelReduction
-from kernwright.families.linear_all_reduce.overlap.rows import Slice, words_of
 from kernwright.generator.sources import GeneratedWorkload
+from kernwright.table import Kernel
 
 HERE = Path(__file__).parent
 
@@ -34,10 +30,6 @@ def generated(path: Path) -> list[GeneratedWorkload]:
 def miniature() -> dict[tuple[str, int, int], GeneratedWorkload]:
     workloads = generated(HERE / "miniature" / "mini.toml")
     return {(w.workload.dtype, w.workload.world_size, w.workload.m.min): w for w in workloads}
-
-
-def helper(name: str) -> Object:
-    return compile_text((HERE / "kernels" / f"{name}.cu").read_text(), f"{name}.cu")
 
 
 @dataclass
@@ -53,14 +45,9 @@ class Ranks(RankGroup):
         self.layout = LinearLayout.of(self.entry.workload)
         self.rng = np.random.default_rng(self.seed)
         size = self.layout.size
-        self.channels = [
-            DeviceBuffer.inout("channel", np.zeros(size, np.uint8), rank=r) for r in range(self.ranks)
-        ]
-        slots = np.zeros(self.ranks * size, np.uint8)
-        self.fetched = [
-            [DeviceBuffer.inout("fetched", slots, rank=r) for _ in range(2)] for r in range(self.ranks)
-        ]
-        """For the two slices that take turns."""
+        memory = [np.zeros(size, np.uint8) for _ in range(self.ranks)]
+        self.emulated = EmulatedRanks(self.dtype, memory, self.layout.partials, self.ranks * size)
+        self.launches, self.channels = self.emulated.launches, self.emulated.channels
 
     def values(self, numel: int) -> Any:
         return spread(self.rng, self.dtype, (self.ranks, numel))
@@ -69,101 +56,18 @@ class Ranks(RankGroup):
         self, name: str, slices: list[int], given: Any = None, *, skip: tuple[int, ...] = ()
     ) -> list[DeviceBuffer]:
         """One call of slices of so many elements on all ranks but `skip`; gives the ranks' results."""
-        total = sum(slices)
-        partials = self.values(total) if given is None else given
-        answer = all_reduce(list(partials), self.dtype)
-        number = len(self.launches)
-        results = [
-            DeviceBuffer(f"result{number}", np.zeros(total, np.uint16), "out", rank, (), self.dtype)
-            for rank in range(self.ranks)
-        ]
-        for rank in range(self.ranks):
-            if rank not in skip:
-                self.expected[results[rank]] = answer
-                Rank(self, name, rank, results[rank]).call(partials[rank], slices)
-        return results
-
-
-class OneStream:
-    """The emulator knows no events: streams of a rank are one, in the order in which things are enqueued."""
-
-    def record(self, _event: object) -> None: ...
-
-    def wait(self, _event: object) -> None: ...
-
-    def enqueue(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-
-class OneLane:
-    def __init__(self) -> None:
-        self.main, self.side = OneStream(), OneStream()
-
-    def events(self, count: int) -> list[None]:
-        return [None] * count
-
-
-class Rank:
-    """One rank's launches, as the runtime's own reductions ask for them; memory is known by addresses."""
-
-    def __init__(self, group: Ranks, name: str, rank: int, result: DeviceBuffer) -> None:
-        self.group, self.name, self.rank = group, name, rank
-        self.made = group.candidate(name)
-        self.addresses = tuple((peer + 1) << 40 for peer in range(group.ranks))
-        self.fetched = torch.empty(2 * group.ranks * group.layout.size, dtype=torch.uint8)
-        self.result = torch.empty((result.array.size, 1), dtype=getattr(torch, group.dtype))
-        self.places = [(address, group.channels[peer]) for peer, address in enumerate(self.addresses)]
-        self.places.append((self.result.data_ptr(), result))
-        self.memory = torch.empty(0)
-
-    def call(self, partial: Any, numels: list[int]) -> None:
-        begins = np.cumsum([0, *numels]).tolist()
-        at, slices = 0, []
-        for begin, end in pairwise(begins):
-            slices.append(Slice(len(slices), begin, end, at))
-            self.produce(partial[begin:end], at)
-            at += words_of(2 * (end - begin)) * 16
-        additions = self.made.lowering.options.get("additions", "side")
-        run(slices, OneLane(), lambda _: None, self.reduction(tuple(slices)), additions)
-
-    def reduction(self, slices: tuple[Slice, ...]) -> KernelReduction | CopyReduction:
-        stages = self.made.lowering.options.get("stages")
-        partials_at = self.group.layout.partials
-        if stages is None:
-            return KernelReduction(self, partials_at, self.result, self.launch)
-        size = CopyReduction.fetched_bytes(slices, 1, 2, self.group.ranks, stages)
-        fetched = self.fetched[:size]
-        turns = [fetched.data_ptr(), fetched.data_ptr() + size // 2]
-        self.places += zip(turns, self.group.fetched[self.rank], strict=True)
-        return CopyReduction(self, partials_at, self.result, stages, fetched, self.launch, self.copy)
-
-    def produce(self, bits: Any, at: int) -> None:
-        """The GEMM of a slice."""
-        source = DeviceBuffer("partial", bits, "in", self.rank, (), self.group.dtype)
-        self.helper(source, 0, self.group.channels[self.rank], self.group.layout.partials + at, bits.nbytes)
-
-    def copy(self, target: int, source: int, size: int) -> None:
-        """What a copy engine does."""
-        self.helper(*self.place(source), *self.place(target), size)
-
-    def place(self, address: int) -> tuple[DeviceBuffer, int]:
-        """The buffer that an address lies in, and where."""
-        begin, buffer = max(place for place in self.places if place[0] <= address)
-        assert address - begin < buffer.array.nbytes
-        return buffer, address - begin
-
-    def helper(self, source: DeviceBuffer, from_: int, target: DeviceBuffer, to: int, size: int) -> None:
-        args = (source, np.uint64(from_), target, np.uint64(to), np.uint32(size // 2))
-        one = (1, 1, 1)
-        self.group.launches.append(EmulatedLaunch(helper("copy"), "copy", one, one, args, rank=self.rank))
-
-    def launch(self, kernel: str, **given: int) -> None:
-        types = {"numel": np.uint32, "at": np.uint64, "stride": np.uint64, "begin_at": np.uint64}
-        arguments: dict[str, Any] = {
-            name: types[name](value) if name in types else self.place(value)[0]
-            for name, value in given.items()
+        partials = self.values(sum(slices)) if given is None else given
+        made = self.candidate(name)
+        kernels = {
+            kernel: Kernel(launch.grid, launch.block, launch.args, symbol=made.symbols[kernel])
+            for kernel, launch in made.lowering.kernels.items()
         }
-        self.group.launch(self.name, kernel, arguments, self.rank)
+        results = self.emulated.call(
+            self.kernel(name), kernels, made.lowering.options, partials, slices, skip=skip
+        )
+        answer = all_reduce(list(partials), self.dtype)
+        self.expected |= {result: answer for rank, result in enumerate(results) if rank not in skip}
+        return results
 
 
 @pytest.fixture(scope="session")

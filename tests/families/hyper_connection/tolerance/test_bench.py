@@ -36,7 +36,7 @@ class FamilyEvidence(HyperConnection):
     def chain(self, workload: Any, device: Any, seed: int) -> BoundaryChain:
         return BoundaryChain.make(workload, device, seed, calls=2)
 
-    def peers(self, workload: Any) -> Any:
+    def baselines(self, workload: Any) -> Any:
         del workload
         return {}
 

@@ -1,23 +1,31 @@
-"""Is `linear_all_reduce` right on real GPUs? Every candidate of the table, eager and captured; one process a rank.
+"""What one rank checks of `linear_all_reduce` on real GPUs that no case of `verify` is; run under torchrun.
 
-Values of -1, 0 and 1 make every sum exact, in whatever order a library adds: so results are compared bit for bit
-with the truth, and what a slice, a stream or a graph got wrong shows as a wrong value, not as noise.
+`ranks_worker.py RESULT`: rank 0 writes what was counted. Values of -1, 0 and 1 make every sum exact, in whatever
+order a library adds: so results are compared bit for bit, and what a slice, a stream or a graph got wrong shows as a
+wrong value, not as noise.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as distributed
+from kernwright.evidence.ranks import job
+from kernwright.families.linear_all_reduce.evidence import EVIDENCE
 from kernwright.families.linear_all_reduce.op import Terms
 from kernwright.families.linear_all_reduce.overlap.operator import group_of
 from kernwright.generated.dispatch import DISPATCH, linear_all_reduce
 from kernwright.runtime import PeerTimeout
 from kernwright.runtime.communicator.group import GroupCommunicator
 
+SPEC, WIDTH, K = "linear_all_reduce_5120", 5120, 4096
 ROWS = (1, 2, 127, 128, 2048, 2049, 4095, 5000, 8192)
 CYCLES_A_MICROSECOND = 1500
 """Of `torch.cuda._sleep`, roughly: delays need no precision."""
@@ -245,9 +253,7 @@ def quantisation(comm: GroupCommunicator) -> dict[str, Any]:
     return {"relative_l2": error, "wrong": int(not error < 4e-3)}
 
 
-def run(
-    comm: GroupCommunicator, late: GroupCommunicator, width: int, k: int, say: Callable[[str], None]
-) -> dict[str, Any]:
+def run(comm: GroupCommunicator, late: GroupCommunicator, width: int, k: int) -> dict[str, Any]:
     """All checks of a shape; `late` is a communicator with a short timeout."""
     layer = Layer(comm, width, k)
     checks: dict[str, Callable[[], dict[str, Any]]] = {
@@ -269,5 +275,26 @@ def run(
         distributed.all_gather_object(everybody, entry["wrong"], group=comm.group)
         entry["wrong_ranks"] = {rank: wrong for rank, wrong in enumerate(everybody) if wrong}
         found[name] = entry
-        say(f"  {name}: {entry}")
     return found
+
+
+def main() -> None:
+    index = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(index)
+    with job() as ours, torch.no_grad(), DISPATCH.communicator(specs=specs()) as comm:
+        assert comm.channels, comm.absence(SPEC)
+        with DISPATCH.communicator(specs=[SPEC], timeout_s=1.0) as late:
+            found = run(comm, late, WIDTH, K)
+        comm.check()
+        if ours.rank == 0:
+            Path(sys.argv[1]).write_text(json.dumps(found))
+
+
+def specs() -> list[str]:
+    """Ours, and those of all_reduce, whose kernels may serve the plain path."""
+    work = next(work for work in DISPATCH.table.workloads if work.spec == SPEC)
+    return [SPEC, *EVIDENCE.channels(DISPATCH.table.workloads, work)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""Row-parallel linears as evidence: rows at the ends of a cell, sums that no order rounds, four calls to be timed.
+
+GEMMs are a library's, so candidates are under a tolerance; values of -1, 0 and 1 make every sum exact, and hold
+slices, streams and graphs bit for bit. The emulator runs the kernels of ours on partial sums that are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...evidence.family_evidence import Case, Chain
+from ...evidence.oracle.arrays import namespace
+from ...evidence.oracle.dtypes import storage
+from ...evidence.tensors import array_library, as_torch, bits_of
+from ...table import Candidate, Workload
+from ..all_reduce.evidence import LAST_EPOCH
+from ..all_reduce.oracle import all_reduce
+from ..all_reduce.payloads import payloads
+from .inputs import EXACT, VALUE_KINDS, activations, weights
+from .oracle import from_e4m3, quantise_rows
+from .shape import KIND
+
+if TYPE_CHECKING:
+    import torch
+
+    from ...evidence.emulated import EmulatedCase
+    from ...evidence.executable import Executable
+    from ...evidence.family_evidence import Call
+    from ...evidence.rank_context import RankContext
+    from ...runtime.device import Device
+    from ...runtime.dispatch import Dispatch
+
+    Tensors = Mapping[str, torch.Tensor]
+
+WRAPS = "wrap"
+"""Values of `small`, on a channel whose next call is the last or the first before epochs begin again."""
+TIMED_AT = (256, 512, 1024, 2048, 4096, 8192, 16384)
+"""Rows that prefill chunks have; a cell without one of them is timed at its low end."""
+EMULATED_ROWS = 6
+"""Kernels of ours count elements, so the emulator takes the slices of a few rows."""
+
+
+class LinearAllReduce:
+    """See `FamilyEvidence`, `ChannelEvidence`, `IntervalEvidence`, `ToleranceEvidence` and `ExecutableEvidence`."""
+
+    def cases(self, workload: Workload) -> Iterator[Case]:
+        """Whole numbers at the ends of the cell, next to them and where it is timed; other values at its low end."""
+        low, high = _rows(workload)
+        exact = workload.fields["quantisation"] == "none"
+        odd = low + 2 * (high - low) // 3 | 1  # no multiple of anything
+        for m in sorted({low, min(low + 1, high), min(odd, high), *self.timed_at(workload), high}):
+            yield Case(KIND, "small", 1, m, on_emulator=m == high, exact_sums=exact)
+        yield Case(
+            KIND, WRAPS, 2, self.timed_at(workload)[0], on_emulator=bool(workload.channel), exact_sums=exact
+        )
+        for values in VALUE_KINDS:
+            if values != "small":
+                at = self.timed_at(workload)[-1] if values == "normal" else min(high, low + 2)
+                yield Case(KIND, values, 3, at, on_emulator=False, exact_sums=exact and values in EXACT)
+
+    def tensors(self, workload: Workload, case: Case, device: torch.device) -> Tensors:
+        """`x` [ranks, M, K] and `weight` [ranks, N, K]; codes (uint8) and `weight_scale` of a quantised one."""
+        dtype, width, k = _dtype(workload), _number(workload, "width"), _number(workload, "k")
+        xp, ranks, values = array_library(device), _number(workload, "world_size"), _values(case)
+        weight = as_torch(weights(dtype, values, case.seed, ranks, width, k, xp), dtype, device)
+        given = {"x": self._activations(workload, case, _at(workload, case), device)}
+        if workload.fields["quantisation"] == "none":
+            return given | {"weight": weight}
+        return given | _quantised(weight)
+
+    def _activations(self, workload: Workload, case: Case, m: int, device: torch.device) -> torch.Tensor:
+        ranks, k = _number(workload, "world_size"), _number(workload, "k")
+        xp = array_library(device)
+        bits = activations(_dtype(workload), _values(case), case.seed, ranks, m, k, xp)
+        return as_torch(bits, _dtype(workload), device)
+
+    def expected(self, workload: Workload, case: Case, bits: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`result` [M, N], the same on every rank: FP64 sums of each rank, rounded, then added in rank order."""
+        del case
+        dtype = _dtype(workload)
+        xp = namespace(bits["x"])
+        x, weight = _dequantised(workload, bits)
+        partials = [
+            storage(dtype).store((a @ b.T).astype(xp.float32)) for a, b in zip(x, weight, strict=True)
+        ]
+        return {"result": all_reduce(partials, dtype)}
+
+    def truth(self, workload: Workload, case: Case, given: Tensors) -> Tensors:
+        """`result` in FP64, of the activations as they are quantised; nothing in between is rounded."""
+        del case
+        import torch
+
+        if workload.fields["quantisation"] == "none":
+            x, weight = given["x"], given["weight"]
+            total = sum(a.double() @ b.double().t() for a, b in zip(x, weight, strict=True))
+        else:
+            pairs = zip(*_dequantised(workload, bits_of(given)), strict=True)
+            device = given["x"].device
+            total = sum(
+                torch.as_tensor(a, device=device) @ torch.as_tensor(b, device=device).t() for a, b in pairs
+            )
+        assert isinstance(total, torch.Tensor)
+        return {"result": total}
+
+    def eager(self, workload: Workload, case: Case, given: Tensors) -> Tensors:
+        """torch's GEMM of each rank in the dtype, and a sum in FP32."""
+        del case
+        import torch
+
+        x, weight = given["x"], given["weight"]
+        if workload.fields["quantisation"] != "none":
+            weight = (weight.view(torch.float8_e4m3fn).float() * given["weight_scale"]).to(x.dtype)
+        total = sum((a @ b.t()).float() for a, b in zip(x, weight, strict=True))
+        assert isinstance(total, torch.Tensor)
+        return {"result": total.to(x.dtype)}
+
+    def call_before(self, case: Case) -> int | None:
+        """`LAST_EPOCH` for `wrap`."""
+        return LAST_EPOCH if case.inputs == WRAPS else None
+
+    def after_call(self, workload: Workload, call: int, words: Any) -> None:
+        """Epochs and flags of that call."""
+        offsets, signed = workload.channel, call - 2**32 if call >= 2**31 else call
+        words[:, offsets["epochs"] // 4 : offsets["tickets"] // 4] = signed
+        words[:, offsets["flags"] // 4 : offsets["scratch"] // 4] = signed
+
+    def most(self, workload: Workload, candidate: Candidate) -> int:
+        """The high end of the cell."""
+        del candidate
+        return _rows(workload)[1]
+
+    def timed_at(self, workload: Workload) -> Sequence[int]:
+        """Those of `TIMED_AT` that the cell holds."""
+        low, high = _rows(workload)
+        return [m for m in TIMED_AT if low <= m <= high] or [low]
+
+    def channels(self, workloads: Sequence[Workload], workload: Workload) -> Sequence[str]:
+        """Those of `all_reduce`, whose kernels may serve the plain path."""
+        ranks = workload.fields["world_size"]
+        return list(
+            dict.fromkeys(
+                entry.spec
+                for entry in workloads
+                if entry.family == "all_reduce" and entry.channel and entry.fields["world_size"] == ranks
+            )
+        )
+
+    def chain(self, workload: Workload, device: torch.device, seed: int) -> Chain:
+        """What rank 0 times at the low end of the cell."""
+        return self.chain_of_rank(workload, device, seed, 0, _rows(workload)[0])
+
+    def chain_of_rank(self, workload: Workload, device: torch.device, seed: int, rank: int, at: int) -> Chain:
+        """Four calls on one x, each with a weight of its own."""
+        from .chain import LinearChain
+
+        return LinearChain.make(workload, device, seed + rank, at)
+
+    def baselines(self, workload: Workload) -> Mapping[str, Callable[[Chain], Call]]:
+        """The same GEMM, then NCCL's or PyTorch's two-shot all-reduce; PyTorch's fused GEMM and reduce-scatter."""
+        from . import baselines
+
+        return baselines.of(str(workload.fields["quantisation"]))
+
+    def executable(
+        self,
+        dispatch: Dispatch,
+        workload: Workload,
+        candidate: Candidate,
+        arch: str,
+        at: int | None,
+        here: Device,
+        place: RankContext,
+    ) -> Executable:
+        """As the op carries it out; `at` rows, by default the low end of the cell."""
+        from .execution import execution_of
+
+        assert place.comm is not None
+        m = _rows(workload)[0] if at is None else at
+        return execution_of(dispatch, workload, candidate, arch, m, here, place.comm)
+
+    def emulated(
+        self, root: Path, workload: Workload, candidate: Candidate, arch: str, case: Case
+    ) -> EmulatedCase:
+        """The quantisation of a few rows on every rank, and the reduction of partial sums of every kind of values."""
+        from .emulated_case import emulated_case
+
+        m = min(EMULATED_ROWS, _at(workload, case))
+        ranks, width = _number(workload, "world_size"), _number(workload, "width")
+        partials = payloads(_dtype(workload), "mixed", case.seed, ranks, m * width)
+        quantised = workload.fields["quantisation"] != "none"
+        device = _cpu()
+        x = self._activations(workload, case, m, device) if quantised else None
+        return emulated_case(self, root, workload, candidate, arch, case, partials, x)
+
+
+EVIDENCE = LinearAllReduce()
+
+
+def _cpu() -> torch.device:
+    import torch
+
+    return torch.device("cpu")
+
+
+def _quantised(weight: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Codes as bytes, and scales [ranks, N, 1]."""
+    import torch
+
+    from .overlap.quantise import quantise_rows as quantise
+
+    codes, scales = zip(*map(quantise, weight), strict=True)
+    return {"weight": torch.stack(codes).view(torch.uint8), "weight_scale": torch.stack(scales)}
+
+
+def _dequantised(workload: Workload, bits: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """x and weight of every rank as float64: the values that are multiplied."""
+    xp, dtype = namespace(bits["x"]), _dtype(workload)
+    if workload.fields["quantisation"] == "none":
+        x, weight = (
+            [storage(dtype).load(part).astype(xp.float64) for part in bits[n]] for n in ("x", "weight")
+        )
+        return x, weight
+    nonfinite: Any = workload.fields["nonfinite"]
+    x, weight = [], []
+    for part, codes, scales in zip(
+        *(_on_host(bits[name]) for name in ("x", "weight", "weight_scale")), strict=True
+    ):
+        own, own_scales = quantise_rows(part, dtype, nonfinite)
+        x.append(xp.asarray(_wide(own, own_scales)))
+        weight.append(xp.asarray(_wide(codes, scales.view(np.float32).reshape(-1))))
+    return x, weight
+
+
+def _wide(codes: Any, scales: Any) -> Any:
+    return from_e4m3(codes).astype(np.float64) * scales.astype(np.float64)[:, None]
+
+
+def _on_host(bits: Any) -> Any:
+    """The oracle of the quantisation is NumPy's."""
+    return bits.get() if hasattr(bits, "get") else bits
+
+
+def _values(case: Case) -> str:
+    return "small" if case.inputs == WRAPS else case.inputs
+
+
+def _dtype(workload: Workload) -> str:
+    return str(workload.fields["dtype"])
+
+
+def _number(workload: Workload, name: str) -> int:
+    return int(str(workload.fields[name]))
+
+
+def _rows(workload: Workload) -> tuple[int, int]:
+    """Both ends of the cell."""
+    m = workload.fields["m"]
+    return m if isinstance(m, tuple) else (int(str(m)), int(str(m)))
+
+
+def _at(workload: Workload, case: Case) -> int:
+    return _rows(workload)[0] if case.at is None else case.at
