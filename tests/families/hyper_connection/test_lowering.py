@@ -289,7 +289,6 @@ def test_every_row_and_every_element_exactly_once(document: dict[str, Any]) -> N
         spec = HyperConnectionSpec.model_validate(document)
     except ValidationError:
         assume(False)
-    (workload,) = spec.workloads()
     work = spec.workload
     generated = generate(spec)
     if generated is None:
