@@ -19,7 +19,6 @@ from kernwright.ledger import read_records, stale
 from kernwright.specs import ToleranceSpec, TreeSpec, find_workspace
 from kernwright.table import Launch
 
-
 BOUNDS = ToleranceSpec(relative_l2=0.5)
 PINNED = "bbe74c18d813a09d02e8672d2a11266c4ec09056fa7b421e91131e51da8ab153"
 
