@@ -81,7 +81,7 @@ def cells(
         yield Cell(place, part, representative(*part.span))
     if not parts:
         named = evidence.timed_at(workload) if isinstance(evidence, IntervalEvidence) else ()
-        values = tuple(named) or (representative(*interval),)
+        values: tuple[int, ...] = tuple(named) or (representative(*interval),)
         yield Cell(place, None, values[0], values[1:])
 
 
