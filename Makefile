@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 WHEEL   = build/wheel
 
-.PHONY: install demo test test-long check format generate wheels artifacts gpu gpu-site gpu-test gpu-bench gpu-ranks gpu-linear \
+.PHONY: install demo test test-long check format generate wheels artifacts gpu gpu-site gpu-test gpu-test-long gpu-bench gpu-ranks gpu-linear \
   sanitize clean
 
 install: $(VENV)/.installed
@@ -26,7 +26,7 @@ test: install
 	$(BIN)/python -m pytest -m "not long" -n 2 --dist loadfile
 
 test-long: install
-	$(BIN)/python -m pytest -m "long" -n 2
+	$(BIN)/python -m pytest -m "long and not gpu" -n 2
 
 check: install
 	$(BIN)/ruff check .
@@ -71,8 +71,13 @@ gpu-site:
 	  $(PYTHON) -m pip install --quiet --no-index --no-deps --no-compile --target $(GPU_SITE) wheels/*.whl; fi
 
 gpu-test: gpu-site
-	$(ON_GPU) KERNWRIGHT_FIGURES=$(OUT)/proof.json $(PYTHON) -m pytest -m gpu -p no:cacheprovider \
-	  $$(find tests -name '*_gpu.py')
+	$(ON_GPU) KERNWRIGHT_FIGURES=$(OUT)/proof.json $(PYTHON) -m pytest -m "gpu and not long" --durations=10 \
+	  -p no:cacheprovider $$(find tests -name '*_gpu.py')
+
+# The same with every layer and replay of a decoder; what `gpu-test` ran isn't run again.
+gpu-test-long: gpu-site
+	$(ON_GPU) KERNWRIGHT_FIGURES=$(OUT)/proof_long.json $(PYTHON) -m pytest -m "gpu and long" --durations=10 \
+	  -p no:cacheprovider $$(find tests -name '*_gpu.py')
 
 gpu-bench: gpu-site
 	$(ON_GPU) $(PYTHON) benchmarks/distance.py $(OUT)/distance.json

@@ -168,11 +168,11 @@ def build(
 
 @app.command()
 def explain(
-    workload: Annotated[
-        str, typer.Argument(help="A spec name or a short form, e.g. sm70-fp16-hc4-h2560-n1-tp1.")
-    ],
+    workload: Annotated[str, typer.Argument(help="A spec name or a short form, e.g. sm90-fp16-tp2.")],
     arch: Archs = [],  # noqa: B006
-    tokens: Annotated[int | None, typer.Option(min=1, help="Number of tokens of the call.")] = None,
+    at: Annotated[
+        int | None, typer.Option(min=1, help="Value of the workload's interval; by default its low end.")
+    ] = None,
     dtype: Annotated[str | None, typer.Option(help="Storage dtype of the call's tensors.")] = None,
     kind: Annotated[str | None, typer.Option(help="Kind of the op; by default its first.")] = None,
     policy: Annotated[str | None, typer.Option(help="measured, verified, control or reference.")] = None,
@@ -184,7 +184,7 @@ def explain(
     from kernwright.specs import load_specs
 
     workspace = open_workspace()
-    question = Question(workload, tuple(arch), tokens, dtype, kind, policy, device)
+    question = Question(workload, tuple(arch), at, dtype, kind, policy, device)
     answers = answer(question, workspace, load_specs(workspace))
     if json:
         documents = [explanation.to_json() for explanation in answers]
@@ -327,7 +327,7 @@ NOT_HERE = {
     "kernwright.emulator": ("CompilerMissing", "TextUnsupported", "TooLarge"),
     "kernwright.evidence.health": ("GpuBusy", "HealthUnknown"),
     "kernwright.evidence.session": ("NoGpu", "NotHere"),
-    "kernwright.evidence.evidence": ("NoEvidence",),
+    "kernwright.evidence.family_evidence": ("NoEvidence",),
     "kernwright.generator": ("NotGenerated", "SchedulerMissing"),
     "kernwright.runtime.errors": ("LoadError",),
 }

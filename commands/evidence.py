@@ -35,7 +35,7 @@ def verify(
     on: Annotated[str, typer.Option(help="Where kernels run: emulator or cuda.")] = "emulator",
     candidate: Candidates = [],  # noqa: B006
     arch: Archs = [],  # noqa: B006
-    case: Annotated[list[str], typer.Option(help="Only this case, e.g. boundary:normal:1; repeatable.")] = [],  # noqa: B006
+    case: Annotated[list[str], typer.Option(help="Only this case, as kind:inputs:seed; repeatable.")] = [],  # noqa: B006
     json: Json = False,
 ) -> None:
     """Run every candidate and compare all that it stores, bit for bit, with the control and the oracle."""
@@ -160,7 +160,7 @@ def bench(
 
 def tune(
     workloads: Workloads = [],  # noqa: B006
-    groups: Annotated[int, typer.Option(min=1, help="Valid groups wanted at each payload.")] = 7,
+    groups: Annotated[int, typer.Option(min=1, help="Valid groups wanted at each size.")] = 7,
     replays: Annotated[int, typer.Option(min=1, help="Graph replays behind one sample.")] = 10,
     out: Annotated[Path, typer.Option(help="Folder for the measured curves.")] = Path("figures"),
     write: Annotated[bool, typer.Option(help="Write the thresholds into the spec file.")] = True,
@@ -177,7 +177,7 @@ def tune(
         if json:
             continue
         title = f"{tuned.workload} on {tuned.device}, microseconds a call"
-        console.print_table(title, ("bytes", *tuned.curve.times, "taken"), tuned.rows())
+        console.print_table(title, (tuned.unit, *tuned.curve.times, "taken"), tuned.rows())
         begins = ", ".join(
             f"{route} from {begin}" for route, begin in tuned.crossings.begins.items() if begin
         )
@@ -234,6 +234,40 @@ def ledger_stale(json: Json = False) -> None:
     if not table:
         return console.say("no record is stale")
     return console.print_table("Stale records", tuple(table[0]), [tuple(row.values()) for row in table])
+
+
+@ledger_app.command("rekey")
+def ledger_rekey(
+    folder: Annotated[
+        Path, typer.Option("--from", help="A `generated` folder as it was when records were measured.")
+    ],
+    json: Json = False,
+) -> None:
+    """Give records today's digest of their code where tokens or machine code prove that it is what they measured."""
+    from kernwright.evidence.rekey import rekey
+    from kernwright.generator import ledger_folder, plan_generation
+    from kernwright.ledger import read_records
+
+    workspace = open_workspace()
+    total = len(read_records(ledger_folder(workspace)))
+    with console.progress("proving records", total, quiet=json) as advance:
+        found = rekey(plan_generation(workspace), folder, advance)
+    left = [entry for entry in found if entry.outcome == "stale"]
+    if json:
+        console.print_json([entry.to_json() for entry in found])
+    else:
+        counts = [
+            (outcome.replace("_", " "), number)
+            for outcome in ("current", "tokens", "machine_code", "stale")
+            if (number := sum(entry.outcome == outcome for entry in found))
+        ]
+        console.print_table("Records by proof", ("proof", "records"), counts)
+        for entry in left:
+            console.complain(f"stale: {entry.file}: {entry.reason}")
+        if any(entry.outcome in ("tokens", "machine_code") for entry in found):
+            console.say("records were rewritten; run `kernwright generate`")
+    if left:
+        raise typer.Exit(1)
 
 
 def _folder() -> Path:

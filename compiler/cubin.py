@@ -6,11 +6,14 @@ loads such a file all the same, but `nvdisasm` and `cuobjdump` call it an invali
 
 from __future__ import annotations
 
+import hashlib
 import struct
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
+_SYMBOLS, _STRINGS = 2, 3
+"""Types of the symbol table and of tables of names."""
 _NOBITS = 8
 """Type of a section that takes no room in the file."""
 
@@ -25,7 +28,7 @@ def repair(data: bytes) -> bytes:
     Raises:
         CubinInvalid: not a 64-bit little-endian ELF, or more than its last byte is missing.
     """
-    if len(data) < _HEADER.size or data[:6] != b"\x7fELF\x02\x01":
+    if len(data) < _HEADER.size or not is_cubin(data):
         raise CubinInvalid(
             f"NVRTC's output of {len(data)} bytes doesn't start as a 64-bit ELF file, so it isn't a cubin."
         )
@@ -58,3 +61,37 @@ def _end(data: bytes) -> int:
         if kind != _NOBITS:
             end = max(end, offset + file_size)
     return end
+
+
+def is_cubin(data: bytes) -> bool:
+    """Whether the bytes start as a 64-bit ELF file; PTX doesn't."""
+    return data[:6] == b"\x7fELF\x02\x01"
+
+
+def machine_code_digest(cubin: bytes) -> str:
+    """SHA-256 of what a cubin makes a GPU do: code, constants, shared memory and resources, not line information.
+
+    Left out are the sections for debuggers, which hold lines, file names and PTX text, and the names in the symbol
+    table, into which NVRTC mixes digests of text and file name. Kernels are named by their sections.
+
+    Raises:
+        CubinInvalid: not a 64-bit little-endian ELF.
+    """
+    if not is_cubin(cubin) or len(cubin) < _HEADER.size:
+        raise CubinInvalid(f"{len(cubin)} bytes that don't start as a 64-bit ELF file aren't a cubin.")
+    header = _HEADER.unpack_from(cubin)
+    sections_at, flags, size, count, names_at = header[6], header[7], header[11], header[12], header[13]
+    sections = [_SECTION_HEADER.unpack_from(cubin, sections_at + index * size) for index in range(count)]
+    names = sections[names_at][4]
+    total = hashlib.sha256(struct.pack("<I", flags))  # the architecture
+    for name_at, kind, section_flags, _, offset, length, link, info, alignment, _ in sections:
+        begin = names + name_at
+        name = cubin[begin : cubin.index(b"\0", begin)]
+        if b"debug" in name or kind == _STRINGS:
+            continue
+        content = b"" if kind == _NOBITS else cubin[offset : offset + length]
+        if kind == _SYMBOLS:
+            content = b"".join(content[at + 4 : at + 24] for at in range(0, length, 24))
+        total.update(name + struct.pack("<IQQIIQ", kind, section_flags, length, link, info, alignment))
+        total.update(hashlib.sha256(content).digest())
+    return total.hexdigest()

@@ -41,13 +41,16 @@ class ToolchainMismatch(Exception):
     """Two parts of the installation, or two machines, disagree about the compiler in use."""
 
 
-def compile_program(source: str, *, file_name: str, arch: str, kind: ArtifactKind) -> Compiled:
+def compile_program(
+    source: str, *, file_name: str, arch: str, kind: ArtifactKind, flags: tuple[str, ...] = FLAGS
+) -> Compiled:
     """Compile one source file.
 
     Args:
         source: CUDA C++; may include the CUDA headers, nothing else.
         file_name: how messages and line tables call it: `/kernwright/<file_name>`, whatever the folder.
         arch: `sm_70`, ...; PTX is made for the virtual architecture of the same number.
+        flags: the contract's; others only to compare machine code.
 
     Raises:
         CompileFailed: the source has an error.
@@ -65,7 +68,7 @@ def compile_program(source: str, *, file_name: str, arch: str, kind: ArtifactKin
     _require_same(nvrtc.getVersion(), installed)
 
     target = arch if kind == "cubin" else arch.replace("sm_", "compute_")
-    options = (*FLAGS, f"-arch={target}", f"-I{installed.include}")
+    options = (*flags, f"-arch={target}", f"-I{installed.include}")
     headers = read_headers(installed.include)
     started = time.perf_counter()
     program = nvrtc.createProgram(

@@ -73,7 +73,7 @@ def compile_text(text: str, name: str, variant: Variant = "plain") -> Object:
 
     Args:
         text: the whole file.
-        name: how messages call it, e.g. `replicated.sm_90.cu`.
+        name: how messages call it, e.g. `mine.sm_90.cu`.
         variant: see `Variant`.
 
     Raises:

@@ -87,7 +87,7 @@ def candidate_program(
     kernel = compile_text(source_text(root, build), Path(build.source).name, variant)
     kernels = [candidate.kernels[name] for name in candidate.steps[kind]]
     outputs = {tensor.name: tensor for tensor in signature.outputs}
-    stored = {**_scratch(candidate, signature), **outputs}
+    stored = {**_scratch(candidate, constants or {}), **outputs}
     scalars: dict[str, np.generic] = {name: np.void(value) for name, value in (constants or {}).items()}
     scalars |= {name: np.uint64(TIMEOUT_NS) for name in candidate.arguments if name == "timeout_ns"}
     ranks = range(max(1, len(channels)))
@@ -133,16 +133,16 @@ def candidate_program(
     return Program(launches, buffers, tuple(outputs))
 
 
-def _scratch(candidate: Candidate, signature: Signature) -> dict[str, Tensor]:
-    """Buffers of a call; where kernels serve up to so many tokens, with room for the call's own alone.
+def _scratch(candidate: Candidate, constants: Mapping[str, bytes]) -> dict[str, Tensor]:
+    """Buffers of a call; where calls differ in size, with room for the call's own alone.
 
-    A plan's have room for the most. A store behind the last token is found where there is none.
+    A plan's have room for the largest call. A store behind the call's own is found where there is nothing.
     """
     scratch = {name: Tensor(name, *what) for name, what in candidate.scratch.items()}
-    if "tokens" not in candidate.arguments:
+    if candidate.scratch_by not in constants:
         return scratch
-    tokens = signature.inputs[0].shape[0]
-    return {name: replace(tensor, shape=(tokens, *tensor.shape[1:])) for name, tensor in scratch.items()}
+    size = int.from_bytes(constants[candidate.scratch_by], "little")
+    return {name: replace(tensor, shape=(size, *tensor.shape[1:])) for name, tensor in scratch.items()}
 
 
 def run_candidate(

@@ -72,7 +72,7 @@ class MisalignedAccess:
     detail: str
 
     def __str__(self) -> str:
-        return f"MisalignedAccess: {self.where} makes {self.detail}."
+        return f"Misaligned: {self.where} makes {self.detail}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,6 @@ def bench(
     dispatch: Dispatch,
     evidence: FamilyEvidence,
     workload: Workload,
-    identities: dict[tuple[str, str], str],
     cell: Cell,
     watch: Monitor,
     candidates: Sequence[str],
@@ -51,7 +50,6 @@ def bench(
 
     Args:
         dispatch, evidence, workload: what is measured.
-        identities: digest of canonical workload, candidate and target, by (candidate, arch).
         cell: which part of it, and on which GPU; several ranks call this together.
         watch: the GPU's health.
         candidates: names; empty for all. The control is always there.
@@ -65,10 +63,7 @@ def bench(
         ExternalUnusable: see `external.load`.
         GraphEmpty: the control's graph doesn't do its work.
     """
-    runs = [
-        BenchmarkRun(dispatch, evidence, workload, identities, one, watch, options, backend)
-        for one in cell.each()
-    ]
+    runs = [BenchmarkRun(dispatch, evidence, workload, one, watch, options, backend) for one in cell.each()]
     run = runs[0]
     control = run.control
     chosen = chosen_builds(workload, Wanted(candidates), run.own)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,7 +14,6 @@ from ..runtime.device import Device as Here
 from ..runtime.device import current, serves
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
-from ..runtime.loader import machine_code
 from ..table import Candidate, Workload
 from .cells import Cell
 from .executable import Executable, executable
@@ -24,7 +22,7 @@ from .gate import differing, poison
 from .graphs import Graph, capture, replay_ms
 from .health import Monitor, UnderPowerCap
 from .outcome import Bench
-from .provenance import exactness_of, toolkit
+from .provenance import exactness_of, loaded_code, toolkit
 from .ranks import agreed
 from .timing import Pace, alone, flat, paired
 from .tolerance import under_tolerance
@@ -79,7 +77,6 @@ class BenchmarkRun:
         dispatch: Dispatch,
         evidence: FamilyEvidence,
         workload: Workload,
-        identities: dict[tuple[str, str], str],
         cell: Cell,
         watch: Monitor,
         options: Options,
@@ -95,7 +92,7 @@ class BenchmarkRun:
         self._own_results: dict[str, list[torch.Tensor]] = {}
         """What the chain of a candidate under a tolerance stored when it was launched eagerly."""
         self.notes: list[str] = []
-        self._dispatch, self._identities, self._cell = dispatch, identities, cell
+        self._dispatch, self._cell = dispatch, cell
         self._watch = UnderPowerCap(watch) if self.chain.flops > COMPUTE_BOUND * self.chain.bytes else watch
         self.capture, self._verify, self._sample = backend.capture, backend.verify, backend.sample
 
@@ -240,8 +237,8 @@ class BenchmarkRun:
         """The evidence; the ledger's rule makes the verdict of it."""
         arch, control = self.arch(candidate), self.control
         build = candidate.builds[arch]
-        root = self._dispatch.table.root
-        code = machine_code(root, build, arch, "cubin") if candidate.kernels else None
+        beside = control.builds[self.arch(control)]
+        loaded = loaded_code(self._dispatch.table.root, build, arch)
         refused = groups if isinstance(groups, str) else None
         if verified.gate.exact and verified.problem:  # wrong on another rank, or the channel broke
             refused = verified.problem
@@ -255,7 +252,7 @@ class BenchmarkRun:
                 bytes=self.chain.bytes,
                 flops=self.chain.flops,
                 floor_ms=median(floor) if floor else None,
-                peers=peers,
+                baselines=peers,
             )
         assert self.here.arch is not None
         return make_record(
@@ -267,11 +264,13 @@ class BenchmarkRun:
             candidate=candidate.name,
             control=control.name,
             device=RecordedDevice(arch=self.here.arch, sm_count=self.here.sm_count, name=self.here.name),
-            toolkit=toolkit(self._watch.driver, code.nvrtc if code else None),
-            source_sha256=build.sha256,
-            control_source_sha256=control.builds[self.arch(control)].sha256,
-            cubin_sha256=hashlib.sha256(code.data).hexdigest() if code else None,
-            identity=self._identities[candidate.name, arch],
+            toolkit=toolkit(self._watch.driver, loaded.nvrtc),
+            code_sha256=build.code,
+            control_code_sha256=beside.code,
+            source_sha256=build.sha256 or None,
+            control_source_sha256=beside.sha256 or None,
+            cubin_sha256=loaded.sha256,
+            machine_code_sha256=loaded.machine_code_sha256,
             exactness=exactness_of(verified.gate, verified.against, refused, verified.closeness),
             timing=timing,
             rule=self.options.rule,

@@ -57,7 +57,7 @@ class Cell:
         return Measured(field=workload.interval or "", low=self.part.low, high=self.part.high, at=self.at)
 
     def title(self, workload: Workload) -> str:
-        """In words: `payload_bytes 4 to 65536 at 512`; empty for a workload without an interval."""
+        """In words: `size 4 to 65536 at 512`, by the interval's name; empty for a workload without an interval."""
         if self.at is None:
             return ""
         span = f" {self.part.low} to {self.part.high}" if self.part else ""
@@ -69,8 +69,8 @@ def cells(
 ) -> Iterator[Cell]:
     """The cells of a workload on a device, by its name.
 
-    A workload whose ranks talk is timed at one value in each part, or at those that its evidence names; another
-    one's interval, such as tokens, is left to its evidence.
+    A workload whose ranks talk is timed at one value in each part, or at those that its evidence names; the interval
+    of another one is left to its evidence.
     """
     interval = interval_of(workload)
     if place.comm is None or interval is None:

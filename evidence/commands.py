@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..commands import console
 from ..generator import ledger_folder, plan_generation
-from ..generator.build import builds
+from ..generator.records import current_sources
 from ..ledger import Record, read_records, stale, stale_rows_of, write_record
 from ..specs import Workspace
 from ..table import Workload
@@ -253,7 +253,6 @@ def _benched(
                     session.dispatch,
                     evidence,
                     workload,
-                    session.identities(workload),
                     cell,
                     watch,
                     request.candidates,
@@ -300,7 +299,9 @@ def run_tune(workspace: Workspace, request: TuneRequest, *, quiet: bool) -> Iter
             evidence = evidence_of(session.family(workload))
             with (
                 rank_context_of(session.dispatch, evidence, workload, device, ours) as place,
-                console.progress(f"tuning {workload.label}", steps(workload), quiet=quiet) as advance,
+                console.progress(
+                    f"tuning {workload.label}", steps(evidence, workload), quiet=quiet
+                ) as advance,
             ):
                 found = tune(session.dispatch, evidence, workload, place, watch, pace, advance)
             tuned += 1
@@ -314,14 +315,6 @@ def run_tune(workspace: Workspace, request: TuneRequest, *, quiet: bool) -> Iter
 
 
 def stale_rows(workspace: Workspace) -> list[dict[str, Any]]:
-    """Records whose candidate has another source today."""
-    current = {
-        (
-            build.workload.spec,
-            build.workload.workload.label(),
-            build.candidate.candidate.name,
-            build.source.arch,
-        ): build.source.sha256
-        for build in builds(plan_generation(workspace))
-    }
+    """Records whose candidate has other code today."""
+    current = current_sources(plan_generation(workspace).workloads)
     return stale_rows_of(stale(read_records(ledger_folder(workspace)), current))

@@ -10,19 +10,19 @@ from itertools import combinations_with_replacement, pairwise
 
 @dataclass(frozen=True)
 class Curve:
-    """How long a call takes, by route and payload."""
+    """How long a call takes, by route and size: the value of the workload's interval."""
 
     sizes: tuple[int, ...]
-    """Payloads in bytes, increasing."""
+    """Increasing."""
     times: Mapping[str, tuple[float | None, ...]]
-    """Microseconds a call, by route in the order in which they serve growing payloads; None where one can't."""
+    """Microseconds a call, by route in the order in which they serve growing sizes; None where one can't."""
     most: Mapping[str, int]
-    """Largest payload that a route serves, bytes."""
+    """Largest size that a route serves."""
 
 
 @dataclass(frozen=True)
 class Crossings:
-    """From which payload on each route but the first is taken; None: never."""
+    """From which size on each route but the first is taken; None: never."""
 
     begins: Mapping[str, int | None]
     loss: float
@@ -37,7 +37,7 @@ def crossings(curve: Curve, low: int) -> Crossings:
 
     Args:
         curve: what was measured; at every size at least one route can serve.
-        low: the smallest payload, where a route begins that is best from the first size on.
+        low: the smallest size, where a route begins that is best from the first size on.
 
     Raises:
         ValueError: no order of the routes serves all sizes.
@@ -62,7 +62,7 @@ def crossings(curve: Curve, low: int) -> Crossings:
         key=lambda starts: loss(starts[::-1]),
     )[::-1]
     if not math.isfinite(loss(starts)):
-        raise ValueError("no order of the routes serves all payloads; widen what one of them carries")
+        raise ValueError("no order of the routes serves all sizes; widen what one of them serves")
     begins: dict[str, int | None] = {}
     before = routes[0]
     for route, (start, end) in zip(routes[1:], pairwise((*starts, count)), strict=True):

@@ -18,12 +18,7 @@ from ..runtime.explanation import Explanation
 from ..specs import SHORT_DTYPE, ShortForm, ShortFormError, SpecFile, Workspace, matching, parse
 from ..specs.errors import listing
 from ..specs.shortform import Match
-from ..table import FieldValue
-
-LONG_DTYPE = {short: dtype for dtype, short in SHORT_DTYPE.items()}
-
-ASKED = ("dtype", "tokens")
-"""Fields that a question may state although no spec serves the value."""
+from ..table import FieldValue, low_end
 
 
 @dataclass(frozen=True)
@@ -34,7 +29,8 @@ class Question:
     """A spec name or a short form."""
     archs: tuple[str, ...] = ()
     """Targets to explain for; by default the short form's, else all that the workload's control lists."""
-    tokens: int | None = None
+    at: int | None = None
+    """Value of the workload's interval; by default its low end."""
     dtype: str | None = None
     kind: str | None = None
     policy: str | None = None
@@ -87,17 +83,16 @@ def answer(question: Question, workspace: Workspace, specs: Sequence[SpecFile]) 
         raise QuestionError(f'the dtype is "{question.dtype}"; allowed are {listing(SHORT_DTYPE)}')
     dispatch: Dispatch = load_dispatch(workspace).DISPATCH
     short = parse(question.workload, specs)
-    asked = {name: value for name, value in short.fields.items() if name in ASKED}
-    asked |= {name: value for name in ASKED if (value := getattr(question, name)) is not None}
-    if "dtype" in asked:
-        asked["dtype"] = LONG_DTYPE.get(str(asked["dtype"]), asked["dtype"])
+    dtype = question.dtype or short.fields.get("dtype")
     _check_places(question, short)
-    match = _workload(question.workload, short, asked, specs)
+    match = _workload(question, short, dtype, specs)
     own = match.workload.fields()
-    asked |= {name: value for name, value in short.fields.items() if isinstance(own.get(name), tuple)}
-    fields = {**_plain(own), **_plain(asked)}
-    work = next(w for w in dispatch.table.workloads if w.spec == match.spec.name)
-    kind = question.kind or next(iter(work.control.steps))
+    fields = _plain(own) | ({} if dtype is None else {"dtype": dtype})
+    interval = _interval(own)
+    if interval is not None:
+        fields[interval] = _asked_at(question, short, interval, fields[interval])
+    elif question.at is not None:
+        raise QuestionError(f"{match.workload.label()} has no interval; leave out --at {question.at}")
     ranks = match.workload.world_size
     archs = question.archs or ((short.arch,) if short.arch else match.spec.control.arch)
     places: Sequence[Device | str] = archs
@@ -109,7 +104,7 @@ def answer(question: Question, workspace: Workspace, specs: Sequence[SpecFile]) 
                 match.spec.family,
                 fields,
                 place,
-                kind=kind,
+                kind=question.kind,
                 policy=question.policy,
                 comm=imagined(dispatch.table, match.spec.name, ranks) if ranks > 1 else None,
             )
@@ -153,32 +148,49 @@ def _recorded(dispatch: Dispatch, name: str) -> Device:
     return Device(kind.arch, kind.sm_count, kind.name)
 
 
-def _holds(interval: FieldValue | None, value: FieldValue) -> bool:
-    """Whether a workload's interval contains the number that is asked about."""
-    return isinstance(interval, tuple) and isinstance(value, int) and interval[0] <= value <= interval[1]
+def _interval(fields: Mapping[str, FieldValue]) -> str | None:
+    """The field that is an interval."""
+    return next((name for name, value in fields.items() if isinstance(value, tuple)), None)
+
+
+def _asked_at(question: Question, short: ShortForm, interval: str, default: FieldValue) -> FieldValue:
+    """The value of an interval that is asked about: the question's, else the short form's."""
+    return low_end(short.fields.get(interval, default)) if question.at is None else question.at
 
 
 def _workload(
-    text: str, short: ShortForm, asked: Mapping[str, FieldValue], specs: Sequence[SpecFile]
+    question: Question, short: ShortForm, dtype: FieldValue | None, specs: Sequence[SpecFile]
 ) -> Match:
-    """The one workload meant. Tokens and dtype are what is asked about, so a spec needn't serve them."""
-    found = matching(short, specs, ignoring=ASKED)
-    served = [match for match in found if asked.get("dtype") in (None, match.workload.dtype)]
+    """The one workload meant. Dtype and interval are what is asked about, so a spec needn't serve the values."""
+    intervals = (_interval(workload.fields()) for file in specs for workload in file.spec.workloads())
+    found = matching(short, specs, ignoring={"dtype", *(name for name in intervals if name is not None)})
+    served = [match for match in found if dtype in (None, match.workload.dtype)]
     if not served and len({match.spec.name for match in found}) == 1:
         served = found[:1]
-    # Several specs may have the shape for different numbers of tokens: who serves those asked about is meant.
-    tokens = asked.get("tokens", 1)
-    exact = [match for match in served if _holds(match.workload.fields().get("tokens"), tokens)]
-    if len(served) > 1 and len(exact) == 1:
-        served = exact
+    if len(served) > 1 and len(holding := _that_hold(question, short, served)) == 1:
+        served = holding
     if len(served) == 1:
         return served[0]
     names = listing(f"{match.workload.label()} ({match.spec.name})" for match in served) or "none"
     raise ShortFormError(
-        f'"{text}" fits {len(served)} workloads: {names}; give the fields, or --dtype, of exactly one'
+        f'"{question.workload}" fits {len(served)} workloads: {names}; give the fields, or --dtype, of exactly one'
     )
+
+
+def _that_hold(question: Question, short: ShortForm, served: Sequence[Match]) -> list[Match]:
+    """Of workloads with the same shape and different intervals: those that hold the value that is asked about.
+
+    By default the smallest value of all is meant. Values of different fields can't be compared.
+    """
+    spans = [(match, match.workload.fields()) for match in served]
+    (interval, *others) = {_interval(fields) for _, fields in spans}
+    if interval is None or others:
+        return []
+    ends = [(match, *span) for match, fields in spans if isinstance(span := fields[interval], tuple)]
+    at = _asked_at(question, short, interval, min(low for _, low, _ in ends))
+    return [match for match, low, high in ends if low <= int(str(at)) <= high]
 
 
 def _plain(fields: Mapping[str, FieldValue]) -> dict[str, FieldValue]:
     """Fields of one call: an interval stands for its lower end."""
-    return {name: value[0] if isinstance(value, tuple) else value for name, value in fields.items()}
+    return {name: low_end(value) for name, value in fields.items()}

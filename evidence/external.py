@@ -65,7 +65,7 @@ def parse(text: str) -> ExternalKernel | tuple[str, str]:
         return match["module"], match["function"]
     raise ExternalUnusable(
         f'"{text}" names neither a function (module:function) nor a kernel (file.cu:symbol:GRID:BLOCK[:SHARED], '
-        f"e.g. ours.cu:boundary:324:256)"
+        f"e.g. ours.cu:my_kernel:324:256)"
     )
 
 

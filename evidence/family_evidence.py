@@ -124,6 +124,14 @@ class ChannelEvidence(Protocol):
 
 
 @runtime_checkable
+class ThresholdEvidence(ChannelEvidence, Protocol):
+    """What the evidence of a family adds whose thresholds `kernwright tune` measures."""
+
+    def sizes(self, workload: Workload) -> Sequence[int]:
+        """Values of the workload's interval to measure all routes at, increasing."""
+
+
+@runtime_checkable
 class IntervalEvidence(Protocol):
     """What the evidence of a family adds that says itself where an interval is timed."""
 

@@ -205,7 +205,7 @@ class Replay:
 
 
 def _as_long(found: Tensors, expected: Tensors) -> Tensors:
-    """Buffers as far as an answer goes: scratch has room for the most tokens, and a call may have fewer."""
+    """Buffers as far as an answer goes: scratch has room for the largest call."""
     return {
         name: tensor
         if name not in expected or tensor.numel() <= expected[name].numel()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
+from dataclasses import dataclass
+from pathlib import Path
 
+from ..compiler.cubin import is_cubin, machine_code_digest
 from ..compiler.toolchain import toolchain
 from ..ledger import Closeness, Exactness, Toolkit
+from ..runtime.loader import machine_code
+from ..table import Build
 from ..version import VERSION
 from .gate import Gate
 
@@ -23,6 +29,31 @@ def exactness_of(
         first=first,
         closeness=closeness,
     )
+
+
+@dataclass(frozen=True)
+class LoadedCode:
+    """Digests of what ran of a build; all None where there is no kernel of ours."""
+
+    sha256: str | None
+    """Of the file that was loaded, a cubin or PTX."""
+    machine_code_sha256: str | None
+    """Of the machine code in it, without line information; None for PTX, which the driver compiles."""
+    nvrtc: tuple[int, int] | None
+    """The compiler of a bundle's; None for the one that is installed here."""
+
+
+def loaded_code(root: Path, build: Build, arch: str) -> LoadedCode:
+    """What the loader takes of a build for an architecture.
+
+    Raises:
+        StaleSource, LoadError: as `loader.machine_code`.
+    """
+    if not build.source:
+        return LoadedCode(None, None, None)
+    code = machine_code(root, build, arch, "cubin")
+    bare = machine_code_digest(code.data) if is_cubin(code.data) else None
+    return LoadedCode(hashlib.sha256(code.data).hexdigest(), bare, code.nvrtc)
 
 
 def toolkit(driver: str, nvrtc: tuple[int, int] | None) -> Toolkit:

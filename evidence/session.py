@@ -51,20 +51,20 @@ class Session:
         """
         generation = plan_generation(workspace)
         dispatch: Dispatch = load_dispatch(workspace).DISPATCH
-        wanted = {build.source.sha256 for build in builds(generation)}
+        wanted = {(build.source.code, build.source.sha256) for build in builds(generation)}
         named = [
             build
             for workload in dispatch.table.workloads
             for candidate in workload.candidates
             for build in candidate.builds.values()
         ]
-        found = {build.sha256 for build in named}
+        found = {(build.code, build.sha256) for build in named}
         if wanted != found:
             raise Drifted(
                 f"the dispatch module of {workspace.generated} isn't what the spec files ask for "
                 f"({len(wanted - found)} sources are new, {len(found - wanted)} gone); run `kernwright generate`"
             )
-        for build in named:
+        for build in (build for build in named if build.source):
             try:
                 source_text(dispatch.table.root, build)
             except StaleSource as error:
@@ -92,14 +92,6 @@ class Session:
             for workload in selection.workloads
         }
         return [workload for workload in table if (workload.spec, workload.label) in wanted]
-
-    def identities(self, workload: Workload) -> dict[tuple[str, str], str]:
-        """Digest of canonical workload, candidate and target, by candidate and architecture."""
-        return {
-            (build.candidate.candidate.name, build.source.arch): build.source.identity
-            for build in builds(self.generation)
-            if (build.workload.spec, build.workload.workload.label()) == (workload.spec, workload.label)
-        }
 
     def path_of(self, workload: Workload) -> Path:
         """The spec file of a workload."""

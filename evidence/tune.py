@@ -1,9 +1,9 @@
-"""`kernwright tune`: measure routes over payloads on this machine, and write the thresholds into the spec file."""
+"""`kernwright tune`: measure routes over sizes on this machine, and write the thresholds into the spec file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,13 @@ from ..table import Candidate, Workload
 from .benchmark_run import GPU, BenchmarkRun, GpuBackend, Options
 from .cells import Cell
 from .crossing import Crossings, Curve, crossings
-from .family_evidence import ChannelEvidence, FamilyEvidence, interval_of
+from .family_evidence import FamilyEvidence, ThresholdEvidence, interval_of
 from .graphs import Graph
 from .health import Monitor, problem
 from .rank_context import RankContext
 from .ranks import agreed, slowest
 from .session import NotHere
 from .timing import Pace, warm
-
-SMALLEST = 1024
-"""Bytes; what is smaller takes as long."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +36,15 @@ class Tuned:
     device: str
     curve: Curve
     crossings: Crossings
+    unit: str = ""
+    """What sizes count."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
 
     def rows(self) -> list[tuple[int | str, ...]]:
-        """A line a payload: bytes, microseconds by route, and the route that is taken."""
+        """A line a size: the size, microseconds by route, and the route that is taken."""
         begins = {route: begin for route, begin in self.crossings.begins.items() if begin is not None}
         lines: list[tuple[int | str, ...]] = []
         for index, size in enumerate(self.curve.sizes):
@@ -67,26 +66,26 @@ def tune(
     on_done: Callable[[], None] = lambda: None,
     backend: GpuBackend = GPU,
 ) -> Tuned:
-    """Time the first candidate of each route at every payload of the grid; several ranks call this together.
+    """Time the first candidate of each route at every size of the grid; several ranks call this together.
 
     Raises:
         NotHere: the workload has no routes to choose from, or the GPU wasn't ours alone.
         GraphEmpty: a route's results aren't the others'.
     """
     interval = interval_of(workload)
-    if not isinstance(evidence, ChannelEvidence) or not workload.parts or interval is None:
+    if not isinstance(evidence, ThresholdEvidence) or not workload.parts or interval is None:
         raise NotHere(f"{workload.label} of {workload.spec} has no thresholds to tune")
     here = backend.device(place.device)
-    routes = first_of_each_route(workload)
+    entry = dispatch.table.family(workload.family)
+    routes = first_of_each_route(workload, entry.routes)
     most = {route: evidence.most(workload, candidate) for route, candidate in routes.items()}
-    sizes = grid(*interval)
+    sizes = tuple(evidence.sizes(workload))
     times: dict[str, list[float | None]] = {route: [] for route in routes}
     for size in sizes:
         run = BenchmarkRun(
             dispatch,
             evidence,
             workload,
-            {},
             Cell(place, None, size),
             watch,
             Options(pace=pace),
@@ -106,30 +105,21 @@ def tune(
         here.name or str(here),
         curve,
         crossings(curve, interval[0]),
+        entry.unit,
     )
 
 
-def first_of_each_route(workload: Workload) -> dict[str, Candidate]:
-    """By route, in the order in which thresholds take them for growing payloads."""
+def first_of_each_route(workload: Workload, routes: Sequence[str]) -> dict[str, Candidate]:
+    """The candidates that thresholds choose between, by route, in the order of `routes`."""
     found: dict[str, Candidate] = {}
     for candidate in workload.candidates:
         found.setdefault(candidate.route, candidate)
-    return {route: found[route] for route in ("tagged_words", "one_stage", "two_stage") if route in found}
+    return {route: found[route] for route in routes if route in found}
 
 
-def steps(workload: Workload) -> int:
-    """Payloads that are measured."""
-    interval = interval_of(workload)
-    return 0 if interval is None else len(grid(*interval))
-
-
-def grid(low: int, high: int) -> tuple[int, ...]:
-    """Powers of two and the multiples of 3 between them, from `SMALLEST` on, and the largest payload."""
-    powers = [2**exponent for exponent in range(4, high.bit_length())]
-    sizes = {
-        size for power in powers for size in (power, power // 2 * 3) if max(low, SMALLEST) <= size <= high
-    }
-    return tuple(sorted(sizes | {high // 16 * 16 or high}))
+def steps(evidence: FamilyEvidence, workload: Workload) -> int:
+    """Sizes that are measured."""
+    return len(evidence.sizes(workload)) if isinstance(evidence, ThresholdEvidence) else 0
 
 
 def _in_turns(

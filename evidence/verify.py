@@ -143,8 +143,8 @@ def skipped(workload: Workload, reason: str, on: str = ON_CUDA) -> Verification:
 def unasked(workload: Workload, candidate: Candidate) -> str:
     """Why a candidate gets no case."""
     return (
-        f"no payload of {workload.label} takes route {candidate.route}, by the thresholds of spec {workload.spec}; "
-        f"candidate {candidate.name} has nothing to show"
+        f"no {workload.interval} of {workload.label} takes route {candidate.route}, by the thresholds of spec "
+        f"{workload.spec}; candidate {candidate.name} has nothing to show"
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from jinja2 import Environment
@@ -10,8 +12,9 @@ from jinja2 import Environment
 from ..ledger import RecordFile, usable
 from ..ledger.stale import Sources
 from ..specs import Family, Workspace
-from ..table import FORMAT
+from ..table import FORMAT, FamilyEntry
 from .environment import render
+from .lowering import family_entry
 from .records import current_sources, table_records
 from .sources import GeneratedWorkload
 
@@ -64,6 +67,7 @@ def dispatch_text(
             "families": [_reference(family, workspace) for family in families.values()],
             "functions": functions,
             "workloads": entries,
+            "entries": [_family_entry(family, workloads) for family in families.values()],
             "has_parts": any(entry.parts for entry in workloads),
             "exports": sorted([*EXPORTS, *families, *more]),
         },
@@ -77,10 +81,25 @@ def _entry(entry: GeneratedWorkload, files: list[RecordFile], current: Sources) 
         "workload": entry.workload,
         "candidates": entry.candidates,
         "parts": entry.parts,
+        "multiple": getattr(_lowering_of(entry.family), "multiple", lambda _: 1)(entry.workload),
         "channel": entry.channel,
         "trees": {name: (t.segments, t.lanes, t.chunk) for name, t in entry.workload.trees().items()},
         "records": table_records(entry, files, current),
     }
+
+
+def _lowering_of(family: Family) -> ModuleType:
+    return importlib.import_module(family.lowering_module)
+
+
+def _family_entry(family: Family, workloads: list[GeneratedWorkload]) -> FamilyEntry:
+    lowerings = (
+        generated.lowering
+        for entry in workloads
+        if entry.family.name == family.name
+        for generated in entry.candidates
+    )
+    return family_entry(family.name, _lowering_of(family), lowerings)
 
 
 def _reference(family: Family, workspace: Workspace) -> ReferenceModule:

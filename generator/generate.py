@@ -54,6 +54,7 @@ def plan_generation(workspace: Workspace) -> Generation:
         for generated in workloads
         for candidate in generated.candidates
         for source in candidate.sources
+        if source.path
     }
     files["__init__.py"] = '"""Written by `kernwright generate`; see manifest.json."""\n'
     files["dispatch.py"] = dispatch_text(environment, workspace, workloads, records)

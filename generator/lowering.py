@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..specs import CandidateSpec, TreeSpec, WorkloadSpec
-from ..table import Launch
+from ..table import OVERLAP, CtaRecord, FamilyEntry, Launch
 
 
 class NotGenerated(Exception):
@@ -30,6 +30,8 @@ class Lowering:
     """Kernels to launch, in order, for each kind of the op."""
     scratch: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     """Buffers of one call."""
+    scratch_by: str = ""
+    """The argument whose value is the first dimension of all of `scratch` in a call; empty: it is always the same."""
     state: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     """Buffers that the kernels keep between calls, all zeros before the first."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -42,10 +44,21 @@ class Lowering:
 
 
 class LoweringModule(Protocol):
-    """A family's schedule module (`generator/families/<family>.py`).
+    """A family's module `lowering`.
 
-    It may also have `FUNCTIONS`, more functions of the dispatch module by the op's methods, and
-    `parts(spec, workload)`, which splits the workload's interval by the spec's thresholds.
+    What the dispatch table states of the family beside its kernels comes from here too. Each of these may be missing:
+
+    - `UNIT: str`: what the workload's interval counts, in the plural, as messages say it: `bytes`.
+    - `multiple(workload) -> int`: what every value of the interval is a multiple of; by default 1.
+    - `parts(spec, workload) -> tuple[Part, ...]`: how the spec's thresholds split the interval.
+    - `ROUTES: tuple[str, ...]`: the routes that thresholds choose between, in the order in which they serve growing
+      values of the interval.
+    - `WAITS: Mapping[int, str]`: what a rank may wait for, by the number that kernels put into the channel's error
+      record: `a packet`. The number `table.OVERLAP` is taken.
+    - `CTA_RECORD: CtaRecord`: what CTAs that waited for each other in vain leave in the state `record`.
+    - `FUNCTIONS: Mapping[str, str]`: more functions of the dispatch module, by the op's methods.
+
+    The kinds of the op are those of the candidates' `steps`, in that order; the first is the default.
     """
 
     def lower(self, workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:
@@ -54,6 +67,33 @@ class LoweringModule(Protocol):
         Raises:
             NotGenerated, ScheduleError: where there is nothing to launch.
         """
+
+
+def family_entry(name: str, module: object, lowerings: Iterable[Lowering]) -> FamilyEntry:
+    """What the table states of a family.
+
+    Args:
+        name: the family's.
+        module: its module `lowering`.
+        lowerings: of all candidates of all its workloads.
+
+    Raises:
+        ScheduleError: a wait has the number of an overlap.
+    """
+    waits: Mapping[int, str] = getattr(module, "WAITS", {})
+    if OVERLAP in waits:
+        raise ScheduleError(
+            f'family {name} calls wait {OVERLAP} "{waits[OVERLAP]}", but in an error record this number says that '
+            "two calls met on the channel; take another number"
+        )
+    return FamilyEntry(
+        name,
+        kinds=tuple(dict.fromkeys(kind for lowering in lowerings for kind in lowering.steps)),
+        unit=getattr(module, "UNIT", ""),
+        routes=getattr(module, "ROUTES", ()),
+        waits=waits,
+        cta_record=getattr(module, "CTA_RECORD", CtaRecord()),
+    )
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..specs.errors import listing
 from ..version import VERSION
 from .sources import GeneratedWorkload
 
 NAME = "manifest.json"
-FORMAT = 1
+FORMAT = 2
+READS = (1, FORMAT)
+"""Formats whose list of files this version understands: 1 had a file for each architecture, and no `code`."""
 
 
 class ManifestInvalid(ValueError):
@@ -30,9 +33,9 @@ def manifest_text(files: dict[str, str], workloads: list[GeneratedWorkload]) -> 
             "candidate": candidate.candidate.name,
             "route": candidate.candidate.route,
             "arch": source.arch,
-            "identity": source.identity,
-            "source": source.path,
-            "source_sha256": source.sha256,
+            "code": source.code,
+            "source": source.path or None,
+            "source_sha256": source.sha256 or None,
             "kernels": sorted(candidate.symbols.values()),
         }
         for generated in workloads
@@ -47,7 +50,7 @@ def listed_files(folder: Path) -> list[str]:
     """Paths that the folder's manifest lists; none where there is no manifest.
 
     Raises:
-        ManifestInvalid: the file is there but isn't a manifest of this format, or it lists a path outside
+        ManifestInvalid: the file is there but isn't a manifest of a known format, or it lists a path outside
             its folder: then nothing may be deleted on its word.
     """
     path = folder / NAME
@@ -59,10 +62,10 @@ def listed_files(folder: Path) -> list[str]:
         raise ManifestInvalid(
             f"{path} can't be read ({error}); restore it, or delete the folder {folder}"
         ) from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    if not isinstance(document, dict) or document.get("format") not in READS:
         found = document.get("format") if isinstance(document, dict) else type(document).__name__
         raise ManifestInvalid(
-            f"{path} has format {found}; this version reads {FORMAT}: delete the folder {folder}"
+            f"{path} has format {found}; this version reads {listing(READS)}: delete the folder {folder}"
         )
     files = document.get("files")
     if not isinstance(files, dict):

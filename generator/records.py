@@ -27,13 +27,12 @@ class TableRecord:
 
 
 def current_sources(workloads: Iterable[GeneratedWorkload]) -> dict[tuple[str, str, str, str], str]:
-    """Digest of each source that is generated today, by (spec, workload, candidate, architecture).
+    """Digest of the code that is generated today, by (spec, workload, candidate, architecture).
 
-    The digest is of the text, which states what is launched and how it is compiled beside the kernels; it
-    decides which records are of today. The identity (of the spec's values) doesn't enter.
+    It decides which records are of today (`identity`).
     """
     return {
-        (entry.spec, entry.workload.label(), generated.candidate.name, source.arch): source.sha256
+        (entry.spec, entry.workload.label(), generated.candidate.name, source.arch): source.code
         for entry in workloads
         for generated in entry.candidates
         for source in generated.sources
@@ -45,10 +44,9 @@ def table_records(
 ) -> list[TableRecord]:
     """Give the records of a workload that its dispatch goes by (`ledger.newest`), by file name.
 
-    Of a source that failed exactness anywhere only the failures enter; of the records of an older version,
-    which are unsealed, none but failures.
+    Of code that failed exactness anywhere only the failures enter.
 
-    A time is a time against a control: where the control isn't the same any more, its source changed or
+    A time is a time against a control: where the control isn't the same any more, its code changed or
     another candidate in its place, the verdict is *invalid* for dispatch, and only exactness counts. The control
     of a part is the first candidate of the part's route.
     """

@@ -14,7 +14,7 @@ specs     = "specs"        # spec files: one workload each, with its candidates
 templates = "templates"    # templates of your own; they win over the shipped ones of the same name
 generated = "generated"    # output of `kernwright generate`; import generated/dispatch.py from here
 
-# Families of your own: packages with modules spec, schedule and reference, and a folder templates.
+# Families of your own: packages with modules spec, lowering, op and evidence, and a folder templates.
 families = []
 """
 

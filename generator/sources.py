@@ -1,37 +1,41 @@
-"""From a spec file to the text of its kernels: one `.cu` a candidate and architecture."""
+"""From a spec file to the text of its kernels: one `.cu` a candidate, shared by all that lower to the same.
+
+Architectures share a text always, since the compiler alone tells them apart; cells do where a candidate is lowered
+to the same template, numbers and launches for them. A candidate without a kernel of ours has no text.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 from jinja2 import Environment
 
 from ..compiler.nvrtc import FLAGS
-from ..specs import CandidateSpec, External, Family, Spec, SpecFile, WorkloadSpec, digest
+from ..specs import CandidateSpec, External, Family, Spec, SpecFile, WorkloadSpec
 from ..table import Part
 from .environment import render
+from .header import describe, describe_launches
+from .identity import code_digest
 from .lowering import Lowering, LoweringModule, NotGenerated, ScheduleError
+from .tokens import token_digest
 
 
 @dataclass(frozen=True)
 class Source:
-    """The generated text of one candidate on one architecture."""
+    """The code of one candidate on one architecture."""
 
-    path: str
-    """Relative to the generated folder, with forward slashes."""
-    text: str
     arch: str
-    identity: str
-    """Digest of canonical (workload, candidate, target)."""
-
-    @property
-    def sha256(self) -> str:
-        """Digest of the text: the source's identity in the ledger and in the cubin cache."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
+    code: str
+    """Digest of all that decides what runs (`identity`): records go by it."""
+    path: str = ""
+    """Relative to the generated folder, with forward slashes; empty where there is no kernel of ours."""
+    text: str = ""
+    sha256: str = ""
+    """Digest of the text, by which the cubin cache, bundles and the loader know it."""
 
 
 @dataclass(frozen=True)
@@ -79,17 +83,24 @@ def generate_workloads(
             f"where it generates the control: put a generated candidate first, and compare with your own kernel "
             f"by `kernwright bench --against`"
         )
-    for workload in spec.workloads():
-        candidates = tuple(
-            _generate_candidate(environment, schedule, spec, workload, candidate)
-            for candidate in spec.candidates
-            if not isinstance(candidate, External)  # a team's own kernel: measured against, never generated
-            and candidate.serves(workload)
-        )
-        split = getattr(schedule, "parts", lambda *_: ())
-        functions = getattr(schedule, "FUNCTIONS", {})
+    workloads = spec.workloads()
+    made: dict[str, list[GeneratedCandidate]] = {workload.label(): [] for workload in workloads}
+    for candidate in spec.candidates:
+        if isinstance(candidate, External):  # a team's own kernel: measured against, never generated
+            continue
+        served = [workload for workload in workloads if candidate.serves(workload)]
+        for workload, generated in _generate_candidate(environment, schedule, spec, served, candidate):
+            made[workload.label()].append(generated)
+    split = getattr(schedule, "parts", lambda *_: ())
+    functions = getattr(schedule, "FUNCTIONS", {})
+    for workload in workloads:
         yield GeneratedWorkload(
-            spec.name, workload, family, candidates, tuple(split(spec, workload)), functions
+            spec.name,
+            workload,
+            family,
+            tuple(made[workload.label()]),
+            tuple(split(spec, workload)),
+            functions,
         )
 
 
@@ -108,74 +119,73 @@ def _generate_candidate(
     environment: Environment,
     schedule: LoweringModule,
     spec: Spec,
-    workload: WorkloadSpec,
+    workloads: Sequence[WorkloadSpec],
     candidate: CandidateSpec,
-) -> GeneratedCandidate:
-    try:
-        lowering = schedule.lower(workload, candidate)
-    except ScheduleError as error:
-        raise ScheduleError(f"spec {spec.name}, {workload.label()}: {error}") from error
-    # The candidate's name is in the symbol: a profiler then shows which one runs.
-    symbols = {kernel: f"{spec.family}_{kernel}_{candidate.name}" for kernel in lowering.kernels}
-    sources = []
-    for arch in candidate.arch:
-        identity = digest(spec.family, workload, candidate, arch)
-        context = {
-            **lowering.constants,
-            "symbols": symbols,
-            "family": spec.family,
-            "workload_label": workload.label(),
-            "candidate": candidate.name,
-            "route": candidate.route,
-            "arch": arch,
-            "spec": spec.name,
-            "digest": identity,
-            "description": [*describe(workload, candidate), *describe_launches(lowering)],
-            "flags": " ".join(FLAGS),
-        }
-        text = render(environment, lowering.template, context)
-        path = f"{spec.family}/{spec.name}/{workload.label()}/{candidate.name}.{arch}.cu"
-        sources.append(Source(path, text, arch, identity))
-    return GeneratedCandidate(candidate, lowering, symbols, tuple(sources))
+) -> Iterator[tuple[WorkloadSpec, GeneratedCandidate]]:
+    """Lower a candidate for each workload that it serves; those that share a text get the same one."""
+    shared: list[tuple[Lowering, list[WorkloadSpec]]] = []
+    for workload in workloads:
+        try:
+            lowering = schedule.lower(workload, candidate)
+        except ScheduleError as error:
+            raise ScheduleError(f"spec {spec.name}, {workload.label()}: {error}") from error
+        for known, theirs in shared:
+            if known == lowering and theirs[0].trees() == workload.trees():
+                theirs.append(workload)
+                break
+        else:
+            shared.append((lowering, [workload]))
+    names = _file_names(candidate.name, workloads, [theirs for _, theirs in shared])
+    for (lowering, theirs), name in zip(shared, names, strict=True):
+        # The candidate's name is in the symbol: a profiler then shows which one runs.
+        symbols = {kernel: f"{spec.family}_{kernel}_{candidate.name}" for kernel in lowering.kernels}
+        text = _text(environment, spec, theirs, candidate, lowering, symbols) if symbols else ""
+        tokens, sha256 = token_digest(text), hashlib.sha256(text.encode()).hexdigest()
+        for workload in theirs:
+            sources = []
+            for arch in candidate.arch:
+                code = code_digest(workload, candidate, lowering, symbols, tokens, arch)
+                path = f"{spec.family}/{spec.name}/{name}.cu"
+                sources.append(Source(arch, code, path, text, sha256) if text else Source(arch, code))
+            yield workload, GeneratedCandidate(candidate, lowering, symbols, tuple(sources))
 
 
-def describe(workload: WorkloadSpec, candidate: CandidateSpec) -> list[str]:
-    """Comment lines that say what is computed and how, from typed fields only."""
-    trees = ", ".join(
-        f"{name} [{tree.segments}, {tree.lanes}, {tree.chunk}]" for name, tree in workload.trees().items()
-    )
-    schedule = ", ".join(
-        f"{option} = {_plain(value)}"
-        for option, value in candidate.schedule().items()
-        if option not in ("name", "route")
-    )
-    fields = ", ".join(f"{name} = {_plain(value)}" for name, value in workload.fields().items())
-    lines = [f"workload: {fields}", f"trees (segments, lanes, chunk): {trees}", f"schedule: {schedule}"]
-    return lines if trees else [lines[0], lines[2]]  # a family may reduce without trees
+def _text(
+    environment: Environment,
+    spec: Spec,
+    workloads: Sequence[WorkloadSpec],
+    candidate: CandidateSpec,
+    lowering: Lowering,
+    symbols: Mapping[str, str],
+) -> str:
+    context = {
+        **lowering.constants,
+        "symbols": symbols,
+        "family": spec.family,
+        "candidate": candidate.name,
+        "route": candidate.route,
+        "spec": spec.name,
+        "description": [*describe(workloads, candidate), *describe_launches(lowering)],
+        "flags": " ".join(FLAGS),
+    }
+    return render(environment, lowering.template, context)
 
 
-def describe_launches(lowering: Lowering) -> list[str]:
-    """Comment lines that say how the kernels are launched: a source's digest covers what runs, not the text alone."""
-    lines = [f"scratch: {name} {list(shape)} {dtype}" for name, (shape, dtype) in lowering.scratch.items()]
-    lines += [f"state: {name} {list(shape)} {dtype}" for name, (shape, dtype) in lowering.state.items()]
-    lines += [f"argument: {kind} {name}" for name, kind in lowering.arguments.items()]
-    for kind, kernels in lowering.steps.items():
-        lines.append(f"{kind}: {' -> '.join(kernels)}")
-    for name, launch in lowering.kernels.items():
-        geometry = (
-            f"grid {list(launch.grid)}, block {list(launch.block)}, dynamic shared {launch.shared_bytes}"
-            f"{', programmatic' if launch.programmatic else ''}{', resident' if launch.resident else ''}"
-        )
-        lines.append(f"{name}({', '.join(launch.args)}): {geometry}")
-    return lines
+def _file_names(
+    candidate: str, workloads: Sequence[WorkloadSpec], groups: Sequence[Sequence[WorkloadSpec]]
+) -> list[str]:
+    """A file name without suffix for each group of workloads: `one_stage`, or `one_stage.bf16-tp2`.
 
-
-def _plain(value: object) -> str:
-    if isinstance(value, Mapping):
-        stated = [f"{key} = {_plain(item)}" for key, item in value.items() if item is not None]
-        return "{ " + ", ".join(stated) + " }" if stated else "defaults"
-    if isinstance(value, tuple) and len(value) == 2 and value[0] == value[1]:
-        return str(value[0])
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
+    Where a candidate has several texts, a name adds what a group's labels share and the others' don't all.
+    """
+    if len(groups) == 1:
+        return [candidate]
+    everywhere = set.intersection(*(set(workload.label().split("-")) for workload in workloads))
+    own = []
+    for theirs in groups:
+        common = set.intersection(*(set(workload.label().split("-")) for workload in theirs))
+        parts = theirs[0].label().split("-")
+        own.append("-".join(part for part in parts if part in common - everywhere))
+    if len(set(own)) < len(own) or not all(own):
+        own = [theirs[0].label() for theirs in groups]
+    return [f"{candidate}.{name}" for name in own]

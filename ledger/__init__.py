@@ -6,7 +6,6 @@ Records are written by commands, never by hand; a verdict is computed from sampl
 from ..table import Scope, Verdict
 from .check import check, usable
 from .closeness import Closeness, Distance
-from .migration import UNDATED
 from .names import device_slug, record_name
 from .reader import RecordFile, read_record, read_records
 from .record import (
@@ -16,6 +15,7 @@ from .record import (
     Record,
     RecordedDevice,
     RecordedPart,
+    Rekeyed,
     Rule,
     Timing,
     Toolkit,
@@ -24,11 +24,10 @@ from .record import (
 from .show import columns, markdown, rows, stale_rows_of
 from .stale import Staleness, newest, source_of, stale, staleness
 from .verdict import Judgement, group_ratios, judge, median, median_interval
-from .writer import LedgerRefused, write_record
+from .writer import LedgerRefused, replace_record, write_record
 
 __all__ = [
     "SCHEMA",
-    "UNDATED",
     "Closeness",
     "Distance",
     "Exactness",
@@ -39,6 +38,7 @@ __all__ = [
     "RecordFile",
     "RecordedDevice",
     "RecordedPart",
+    "Rekeyed",
     "Rule",
     "Scope",
     "Staleness",
@@ -58,6 +58,7 @@ __all__ = [
     "read_record",
     "read_records",
     "record_name",
+    "replace_record",
     "rows",
     "source_of",
     "stale",

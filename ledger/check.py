@@ -7,14 +7,11 @@ from collections.abc import Iterator, Sequence
 from ..specs.errors import Problem, SpecError
 from .names import record_name
 from .reader import RecordFile
-from .record import SEALED, judgement_of, seal_of
+from .record import judgement_of, seal_of
 
 
 def check(files: Sequence[RecordFile]) -> list[Problem]:
-    """Recompute seal, verdict, gain, interval and reason of every record; find duplicates.
-
-    Records of version 1 have no seal, and what is judged of them was computed on reading.
-    """
+    """Recompute seal, verdict, gain, interval and reason of every record; find duplicates."""
     problems = [problem for file in files for problem in _inconsistencies(file)]
     return problems + list(_duplicates(files))
 
@@ -32,8 +29,6 @@ def usable(files: Sequence[RecordFile]) -> list[RecordFile]:
 
 
 def _inconsistencies(file: RecordFile) -> Iterator[Problem]:
-    if file.version < SEALED:
-        return
     record, judged = file.record, judgement_of(file.record)
     for key in ("verdict", "gain", "interval", "reason"):
         stated, computed = getattr(record, key), getattr(judged, key)
@@ -53,10 +48,9 @@ def _inconsistencies(file: RecordFile) -> Iterator[Problem]:
 
 
 def _duplicates(files: Sequence[RecordFile]) -> Iterator[Problem]:
-    first: dict[object, str] = {}
+    first: dict[str, str] = {}
     for file in files:
-        # Records of version 1 have no time: only the whole content tells two of them apart.
-        key = record_name(file.record) if file.version >= SEALED else file.record.sha256
+        key = record_name(file.record)
         if key in first:
             message = f"this is the measurement of {first[key]} again; delete one of the two."
             yield Problem(file.name, None, "", message)

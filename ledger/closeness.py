@@ -39,5 +39,5 @@ class Closeness(Model):
 
     @property
     def measured(self) -> str:
-        """`block_input 2.10e-04 (torch eager 2.30e-04), ...`."""
+        """`out 2.10e-04 (torch eager 2.30e-04), ...`."""
         return ", ".join(f"{name} {distance}" for name, distance in self.distances.items())

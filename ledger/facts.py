@@ -45,7 +45,7 @@ class RecordedPart(Model):
     """The part of a workload's interval that was measured: a record counts for it alone."""
 
     field: Slug
-    """The field that is an interval, `payload_bytes`."""
+    """The field that is an interval, by its name in the workload."""
     low: Count
     high: Count
     """Inclusive."""
@@ -80,12 +80,12 @@ class Exactness(Model):
 
     cases: Total
     """Inputs that were compared; 0 if exactness wasn't checked."""
-    values: Total | None
-    """Stored values that were compared; None where an inexact record of version 1 didn't say."""
+    values: Total
+    """Stored values that were compared."""
     mismatches: Total
     """Stored values that differed in bits, or lay outside the tolerance."""
     against: Text
-    """What was compared with: "control replicated", "torch reference", "FP64"."""
+    """What was compared with: "control <name>", "torch reference", "FP64"."""
     first: Text | None = None
     """The first mismatch with both values, in words; None if there is none."""
     closeness: Closeness | None = None
@@ -103,7 +103,7 @@ class Exactness(Model):
 
     @model_validator(mode="after")
     def _possible(self) -> Exactness:
-        if self.values is not None and self.mismatches > self.values:
+        if self.mismatches > self.values:
             raise ValueError(
                 f"found {self.mismatches} mismatches in {self.values} values; at most all values differ."
             )
@@ -149,7 +149,7 @@ class Timing(Model):
     """Floating-point operations that one replay must do, by the workload's model."""
     floor_ms: Milliseconds | None = None
     """Milliseconds that moving `bytes` took in the same run: no replay can be faster."""
-    peers: dict[Text, tuple[Milliseconds, ...]] = Field(default_factory=dict)
+    baselines: dict[Text, tuple[Milliseconds, ...]] = Field(default_factory=dict)
     """Milliseconds a replay of what else was timed in the same run and scope, by its name."""
 
     @property

@@ -11,16 +11,7 @@ from pydantic import ValidationError
 
 from ..specs.errors import Problem, SpecError, dotted, listing, shown
 from ..specs.messages import findings_of
-from .migration import RecordV1
-from .record import PARTS, SCHEMA, SEALED, Record
-
-MODELS: dict[int, type[RecordV1] | type[Record]] = {
-    1: RecordV1,
-    SEALED: Record,
-    PARTS: Record,
-    SCHEMA: Record,
-}
-"""What a record of each version looks like."""
+from .record import VERSIONS, Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +21,6 @@ class RecordFile:
     name: str
     """Path relative to the ledger's folder, with forward slashes."""
     record: Record
-    version: int = SCHEMA
-    """Version of the file; `record` is in today's form whatever it is."""
 
 
 def read_records(folder: Path) -> list[RecordFile]:
@@ -62,23 +51,21 @@ def read_record(path: Path, name: str | None = None) -> RecordFile:
     """
     data = _document(path)
     version = data.get("schema_version")
-    model = MODELS.get(version) if type(version) is int else None
-    if model is None:
+    if type(version) is not int or version not in VERSIONS:
         raise _broken(
             path,
-            f"the record has schema version {shown(version)}; this toolkit reads {listing(MODELS)}. "
+            f"the record has schema version {shown(version)}; this toolkit reads {listing(VERSIONS)}. "
             "Measure again, or use the toolkit that wrote it.",
             key="schema_version",
         )
     try:
-        found = model.model_validate(data)
+        record = Record.model_validate(data)
     except ValidationError as error:
         problems = [
-            Problem(str(path), None, dotted(f.path), f.message) for f in findings_of(error, model, data)
+            Problem(str(path), None, dotted(f.path), f.message) for f in findings_of(error, Record, data)
         ]
         raise SpecError(problems) from None
-    record = found.migrate() if isinstance(found, RecordV1) else found
-    return RecordFile(name or path.name, record, found.schema_version)
+    return RecordFile(name or path.name, record)
 
 
 def _document(path: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -19,29 +19,34 @@ from .verdict import Judgement, judge
 
 __all__ = [
     "SCHEMA",
-    "SEALED",
     "Exactness",
     "Group",
     "Record",
     "RecordedDevice",
     "RecordedPart",
+    "Rekeyed",
     "Rule",
     "Scope",
     "Timing",
     "Toolkit",
     "Verdict",
+    "document",
     "judgement_of",
     "make_record",
-    "seal",
+    "rekeyed",
     "seal_of",
 ]
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of the record model, the rule's arithmetic and the wording of its reasons included."""
-SEALED = 2
-"""The first version with samples and a seal; it had no parts, and is else the same."""
 PARTS = 3
 """The first version with parts of an interval; it had no candidates under a tolerance."""
+CLOSENESS = 4
+"""The first version with candidates under a tolerance; it knew its code by the digest of the text alone."""
+VERSIONS = (2, PARTS, CLOSENESS, SCHEMA)
+"""Versions that are read. One before the last kept no digest of its code, so it is stale until `ledger rekey`."""
+CODE_FIELDS = ("code_sha256", "control_code_sha256", "machine_code_sha256", "rekeyed")
+"""What version 5 added."""
 
 
 def _utc_second(text: str) -> str:
@@ -62,10 +67,21 @@ Finite = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Gain = Annotated[float, Field(strict=True, le=1, allow_inf_nan=False)]
 
 
+class Rekeyed(Model):
+    """That the code of today is the code which was measured, though its digest was another."""
+
+    of: Literal["candidate", "control"]
+    proof: Literal["tokens", "machine_code"]
+    """`tokens`: equal tokens, launches, contract and flags; `machine_code`: the same but for the tokens, and equal
+    machine code, compiled without line information by the NVRTC that the record names."""
+    old_sha256: Sha256
+    """The digest before: of the text in records before version 5, then of the code."""
+
+
 class Record(Model):
     """One record of the ledger; losers are kept. Made by `make_record`, which computes the verdict."""
 
-    schema_version: Literal[2, 3, 4]
+    schema_version: Literal[2, 3, 4, 5]
     measured_at: UtcSecond
     family: Slug
     spec: Slug
@@ -78,22 +94,25 @@ class Record(Model):
     """Name of what the candidate was compared with and timed against; its own for the control."""
     device: RecordedDevice
     toolkit: Toolkit
-    source_sha256: Sha256
-    """Digest of the generated source; a record of another source is stale.
+    code_sha256: Sha256 | None = None
+    """Digest of all that decides what ran; a record of other code is stale. None before version 5."""
+    control_code_sha256: Sha256 | None = None
+    """Digest of the control's code; None before version 5, and where the control isn't generated or isn't known."""
+    source_sha256: Sha256 | None
+    """Digest of the generated text that was measured; None where there was no kernel of ours.
 
-    It alone decides what a record is of. The text states all that is run: the kernels, their launches (grid,
-    block, arguments), steps, scratch and compiler flags.
+    Nothing is decided by it, since texts of equal code differ in comments.
     """
     control_source_sha256: Sha256 | None
-    """Digest of the control's source; None where the control has no source (a callable)."""
+    """Digest of the control's text; None where it has none."""
     cubin_sha256: Sha256 | None
-    """Digest of the machine code that ran; None where none did (the emulator)."""
-    identity: Sha256 | None
-    """Digest of canonical workload, candidate and target; None where version 1 didn't say.
-
-    For people, who find it in the head of the `.cu` and in the manifest: it says which lines of a spec were
-    measured, also after a template has changed. Nothing is decided by it; `source_sha256` decides.
-    """
+    """Digest of the file that was loaded, line information included; None where none was (the emulator)."""
+    machine_code_sha256: Sha256 | None = None
+    """Digest of the machine code without line information (`compiler.cubin`); None where it isn't known."""
+    rekeyed: tuple[Rekeyed, ...] = ()
+    """Proofs by which the digests of the code were renewed since it was measured, the oldest first."""
+    identity: Sha256 | None = None
+    """Before version 5: digest of the spec's values. It was for people, and nothing is decided by it."""
     exactness: Exactness
     timing: Timing | None
     """All samples; None if the candidate wasn't timed."""
@@ -108,14 +127,32 @@ class Record(Model):
     sha256: Sha256
     """Seal: digest of the record without this field, as canonical JSON."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _baselines_were_peers(cls, data: Any) -> Any:
+        """Read what versions before 5 called `peers`."""
+        timing = data.get("timing") if isinstance(data, dict) else None
+        if isinstance(timing, dict) and "peers" in timing and data.get("schema_version") != SCHEMA:
+            renamed = {("baselines" if name == "peers" else name): value for name, value in timing.items()}
+            return {**data, "timing": renamed}
+        return data
+
     @model_validator(mode="after")
     def _version_has_them(self) -> Record:
         if self.schema_version < PARTS and self.part is not None:
             raise ValueError(f"found a part in a record of version {self.schema_version}, which had none.")
-        if self.schema_version < SCHEMA and self.exactness.closeness is not None:
+        if self.schema_version < CLOSENESS and self.exactness.closeness is not None:
             raise ValueError(
                 f"found a closeness in a record of version {self.schema_version}, which had none."
             )
+        if self.schema_version < SCHEMA:
+            if self.source_sha256 is None or any(getattr(self, name) for name in CODE_FIELDS):
+                raise ValueError(
+                    f"found a digest of code, or none of the text, in a record of version {self.schema_version}, "
+                    "which knew its code by the text."
+                )
+        elif self.code_sha256 is None or self.identity is not None:
+            raise ValueError("found no code_sha256, or an identity; version 5 goes by code_sha256 alone.")
         return self
 
     @property
@@ -139,10 +176,12 @@ def make_record(
     control: str,
     device: RecordedDevice,
     toolkit: Toolkit,
-    source_sha256: str,
+    code_sha256: str,
+    control_code_sha256: str | None,
+    source_sha256: str | None,
     control_source_sha256: str | None,
     cubin_sha256: str | None,
-    identity: str,
+    machine_code_sha256: str | None,
     exactness: Exactness,
     timing: Timing | None,
     rule: Rule | None = None,
@@ -155,15 +194,27 @@ def make_record(
     """
     facts = dict(locals())  # the parameters are named as the fields
     facts["rule"] = rule = rule or Rule()
-    return seal(facts, judge(exactness, timing, rule, is_control=candidate == control))
+    return _seal(facts, judge(exactness, timing, rule, is_control=candidate == control))
 
 
-def seal(facts: Mapping[str, object], judgement: Judgement) -> Record:
-    """Make a record of facts and what was judged of them.
+def rekeyed(
+    record: Record, code_sha256: str, control_code_sha256: str | None, proofs: tuple[Rekeyed, ...]
+) -> Record:
+    """The record under today's digests of its code, in today's form, judged anew from the same samples."""
+    facts = {name: getattr(record, name) for name in Record.model_fields if name not in _COMPUTED}
+    facts |= {
+        "code_sha256": code_sha256,
+        "control_code_sha256": control_code_sha256,
+        "rekeyed": (*record.rekeyed, *proofs),
+        "identity": None,
+    }
+    return _seal(facts, judgement_of(record))
 
-    Raises:
-        pydantic.ValidationError: a fact that no record can hold.
-    """
+
+_COMPUTED = ("schema_version", "verdict", "gain", "interval", "reason", "sha256")
+
+
+def _seal(facts: Mapping[str, object], judgement: Judgement) -> Record:
     draft = Record.model_validate(
         {
             **facts,
@@ -178,17 +229,32 @@ def seal(facts: Mapping[str, object], judgement: Judgement) -> Record:
     return draft.model_copy(update={"sha256": seal_of(draft)})
 
 
+def document(record: Record) -> dict[str, Any]:
+    """The record as JSON-able data, as its own version writes it."""
+    written = record.model_dump(mode="json")
+    version = record.schema_version
+    if version < PARTS:
+        del written["part"]
+    if version < CLOSENESS:
+        del written["exactness"]["closeness"]
+    if version >= SCHEMA:
+        del written["identity"]
+        return written
+    for name in CODE_FIELDS:
+        del written[name]
+    if written["timing"] is not None:
+        written["timing"]["peers"] = written["timing"].pop("baselines")
+    return written
+
+
 def seal_of(record: Record) -> str:
     """Digest of a record's canonical JSON without its seal.
 
     It finds edits by hand and damage; whoever wants to can compute it, so it is no signature.
     """
-    document = record.model_dump(mode="json", exclude={"sha256"})
-    if record.schema_version < PARTS:
-        del document["part"]
-    if record.schema_version < SCHEMA:
-        del document["exactness"]["closeness"]
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    written = document(record)
+    del written["sha256"]
+    text = json.dumps(written, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 

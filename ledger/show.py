@@ -126,7 +126,7 @@ def _stale_row(file: RecordFile) -> Row:
     return place | {
         "measured_at": record.measured_at,
         "verdict": record.verdict,
-        "source": record.source_sha256[:12],
+        "code": (record.code_sha256 or "")[:12],
         "file": file.name,
     }
 

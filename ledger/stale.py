@@ -9,12 +9,12 @@ from typing import get_args
 
 from ..specs import Arch
 from .reader import RecordFile
-from .record import SEALED, Record
+from .record import Record
 
 Sources = Mapping[tuple[str, str, str, str], str]
-"""Digest of today's source by (spec, workload, candidate, architecture that it is generated for).
+"""Digest of today's code by (spec, workload, candidate, architecture that it is generated for).
 
-A record is held against these digests and nothing else; its `identity` is for people.
+A record is held against these digests and nothing else.
 """
 
 _ARCH = re.compile(r"sm_(\d+)(\d)(a?)")
@@ -25,9 +25,9 @@ class Staleness:
     """How a record stands to the sources of today."""
 
     source: bool
-    """The candidate's source has changed since."""
+    """The candidate's code has changed since, or isn't known by its digest."""
     control: bool
-    """The control's source has changed since the candidate was timed against it."""
+    """The control's code has changed since the candidate was timed against it."""
 
     def __bool__(self) -> bool:
         """Whether the candidate has to be measured again."""
@@ -46,22 +46,20 @@ def newest(files: Iterable[RecordFile], current: Sources) -> list[RecordFile]:
     that was only verified; else the newest invalid one, because a contended run unsays nothing. Where there
     is none, the same among the records of today's source, and then among all: such a record is stale, and
     visible as such.
-
-    A record of version 1 has no seal and counts only if it is inexact (`migration`).
     """
-    believed = [file for file in files if file.version >= SEALED or file.record.exactness.inexact]
+    files = list(files)
     failed = {
-        (*_candidate(file.record), file.record.source_sha256)
-        for file in believed
+        (*_candidate(file.record), file.record.code_sha256)
+        for file in files
         if _is_failure(file.record, current)
     }
     cells: dict[tuple[object, ...], list[RecordFile]] = {}
-    for file in believed:
+    for file in files:
         record, candidate = file.record, _candidate(file.record)
         today = source_of(record, record.candidate, current)
         if _is_failure(record, current):
-            cells.setdefault((*candidate, record.span, record.device, record.source_sha256), []).append(file)
-        elif failed.isdisjoint({(*candidate, today), (*candidate, record.source_sha256)}):
+            cells.setdefault((*candidate, record.span, record.device, record.code_sha256), []).append(file)
+        elif failed.isdisjoint({(*candidate, today), (*candidate, record.code_sha256)}):
             cells.setdefault((*candidate, record.span, record.device), []).append(file)
     chosen = [max(cell, key=lambda file: _rank(file, current)) for cell in cells.values()]
     return sorted(chosen, key=lambda file: file.name)
@@ -83,7 +81,7 @@ def stale(files: Iterable[RecordFile], current: Sources) -> list[RecordFile]:
 
 
 def staleness(record: Record, current: Sources) -> Staleness:
-    """Compare a record with the sources of today.
+    """Compare a record with the code of today.
 
     A control that isn't generated (a callable, a team's own file) can't be compared, and counts as unchanged;
     an inexact candidate is out whatever it was timed against.
@@ -91,13 +89,13 @@ def staleness(record: Record, current: Sources) -> Staleness:
     control = source_of(record, record.control, current)
     compared = record.timing is not None and record.exactness.exact and not record.is_control
     return Staleness(
-        source=source_of(record, record.candidate, current) != record.source_sha256,
-        control=compared and control is not None and control != record.control_source_sha256,
+        source=source_of(record, record.candidate, current) != record.code_sha256,
+        control=compared and control is not None and control != record.control_code_sha256,
     )
 
 
 def source_of(record: Record, candidate: str, current: Sources) -> str | None:
-    """Digest of the source that the record's device would take of `candidate` today; None if there is none."""
+    """Digest of the code that the record's device would take of `candidate` today; None if there is none."""
     cell = (record.spec, record.workload, candidate)
     builds = {arch: current[(*cell, arch)] for arch in get_args(Arch) if (*cell, arch) in current}
     arch = serving(builds, record.device.arch)
@@ -136,7 +134,7 @@ def _is_failure(record: Record, current: Sources) -> bool:
     A device may take another build today than it measured; the one that failed still serves others.
     """
     builds = (current.get((*_candidate(record), arch)) for arch in get_args(Arch))
-    return record.exactness.inexact and record.source_sha256 in builds
+    return record.exactness.inexact and record.code_sha256 in builds
 
 
 def _rank(file: RecordFile, current: Sources) -> tuple[bool, bool, int, str, str]:

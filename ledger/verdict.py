@@ -96,7 +96,6 @@ def _inexact(exactness: Exactness) -> Judgement:
     if not exactness.inexact:
         return Judgement("invalid", None, None, "Exactness wasn't checked: no case was compared.")
     near = exactness.closeness
-    values = "" if exactness.values is None else f" of {exactness.values}"
     one = exactness.mismatches == 1
     if near is None:
         wrong = f"{'differs' if one else 'differ'} in bits from {exactness.against}"
@@ -107,7 +106,8 @@ def _inexact(exactness: Exactness) -> Judgement:
         "rejected",
         None,
         None,
-        f"{exactness.mismatches}{values} stored values {wrong} in {_count(exactness.cases, 'case')}{first}.",
+        f"{exactness.mismatches} of {exactness.values} stored values {wrong} in "
+        f"{_count(exactness.cases, 'case')}{first}.",
     )
 
 

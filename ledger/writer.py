@@ -1,16 +1,17 @@
-"""Writing the ledger: whole files only, and never over another."""
+"""Writing the ledger: whole files only, and never over another measurement."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from .check import check
 from .names import record_name
 from .reader import RecordFile
-from .record import Record
+from .record import Record, document
 
 
 class LedgerRefused(Exception):
@@ -34,7 +35,7 @@ def write_record(folder: Path, record: Record) -> Path:
     path = folder / name
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _place(path, json.dumps(record.model_dump(mode="json"), indent=1) + "\n")
+        _place(path, _text(record), os.link)
     except OSError as error:
         if path.exists():
             message = "is there already; the ledger is append-only: measure again, which makes a new file."
@@ -43,7 +44,30 @@ def write_record(folder: Path, record: Record) -> Path:
     return path
 
 
-def _place(path: Path, text: str) -> None:
+def replace_record(folder: Path, name: str, record: Record) -> None:
+    """Put a record in the place of the one called `name`: the same measurement under other digests.
+
+    Whoever reads sees the old or the new one, whenever this is interrupted.
+
+    Raises:
+        LedgerRefused: it isn't the measurement of that name, contradicts itself, or can't be written.
+    """
+    problems = [str(problem) for problem in check([RecordFile(name, record)])]
+    if record_name(record) != name:
+        problems.append(f"{name} isn't what this measurement is called; that is {record_name(record)}.")
+    if problems:
+        raise LedgerRefused("\n".join(problems))
+    try:
+        _place(folder / name, _text(record), os.replace)
+    except OSError as error:
+        raise LedgerRefused(f"can't write {folder / name}: {error.strerror}.") from error
+
+
+def _text(record: Record) -> str:
+    return json.dumps(document(record), indent=1) + "\n"
+
+
+def _place(path: Path, text: str, put: Callable[[Path, Path], None]) -> None:
     # The suffix keeps what a crash may leave out of sight: readers look for *.json.
     handle, name = tempfile.mkstemp(suffix=".tmp", prefix=".record-", dir=path.parent)
     temporary = Path(name)
@@ -53,9 +77,9 @@ def _place(path: Path, text: str) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         temporary.chmod(0o644)
-        os.link(temporary, path)
+        put(temporary, path)
     finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -78,7 +78,7 @@ class Dispatch:
         """Remember that the build that was chosen doesn't load on its device: what is decided next does without."""
         chosen = selection.chosen
         assert chosen is not None
-        self._unusable[chosen.build.sha256, chosen.arch, selection.device.index] = reason
+        self._unusable[chosen.build.code, chosen.arch, selection.device.index] = reason
 
     def policy(self, name: str) -> AbstractContextManager[None]:
         """Dispatch under policy `name` inside a `with` block; see the module `runtime.policy`."""
@@ -153,7 +153,7 @@ class Dispatch:
             try:
                 return selection, self.load_plan(chosen, request, device, comm)
             except LoadError as error:
-                self._unusable[chosen.build.sha256, chosen.arch, device.index] = str(error)
+                self._unusable[chosen.build.code, chosen.arch, device.index] = str(error)
 
     def load_plan(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
         """Load a choice for a request, whoever made it.
@@ -172,8 +172,18 @@ class Dispatch:
             channel = owner.channel(chosen.workload.spec)
             constants = {**request.constants, **channel.constants(owner.timeout_ns)}
             ranks = owner.local_ranks
+        record = self.table.family(request.family).cta_record
         return Plan(
-            candidate, chosen.arch, request.kind, request.signature, device, module, constants, ranks, channel
+            candidate,
+            chosen.arch,
+            request.kind,
+            request.signature,
+            device,
+            module,
+            constants,
+            ranks,
+            channel,
+            record,
         )
 
     def communicator(
@@ -227,18 +237,26 @@ class Dispatch:
         fields: dict[str, FieldValue],
         device: Device | str | None,
         *,
-        kind: str = "boundary",
+        kind: str | None = None,
         policy: str | None = None,
         comm: Communicator | None = None,
         exact: bool = False,
     ) -> Explanation:
         """As `explain`, for a shape without tensors, on a device that may be imagined (`"sm_70"`).
 
+        Args:
+            family: whose op.
+            fields: of a workload, each with one value.
+            device: where.
+            kind: of the op; by default the first that the table states.
+            policy, comm, exact: as in a call.
+
         Raises:
             ValueError: an unknown family, kind, policy or architecture, or a field that isn't one value.
         """
         where = device if isinstance(device, Device) else fake(device)
-        request = self._operator(family).request_for(fields, kind)
+        operator = self._operator(family)
+        request = operator.request_for(fields, self._default_kind(family) if kind is None else kind)
         return Explanation.of(self.select(request, where, chosen_policy(policy), comm, exact))
 
     def plan_named(
@@ -326,7 +344,7 @@ class Dispatch:
         *,
         policy: str | None = None,
         comm: Communicator | None = None,
-        tokens: Iterable[int] | None = None,
+        **sizes: Iterable[int] | None,
     ) -> tuple[Explanation, ...]:
         """Compile and load what would be dispatched, so that serving and graph capture never wait for it.
 
@@ -336,24 +354,24 @@ class Dispatch:
             workloads: labels or spec names; by default all of the table.
             policy: as in a call.
             comm: the communicator that calls will be given.
-            tokens: sizes of calls, such as an engine's capture sizes; each workload takes those that it serves. By
-                default every workload's smallest.
+            sizes: values of the interval that is called so, such as an engine's capture sizes; each workload that has
+                the interval takes those that it serves. By default every workload's smallest.
 
         Returns:
             What each kind of each workload takes on each device.
 
         Raises:
-            ValueError: a device isn't here, or there is no such workload or policy.
+            ValueError: a device isn't here, or there is no such workload, policy or interval.
         """
         chosen = chosen_policy(policy)
         works = self._workloads(workloads)
-        tokens = None if tokens is None else tuple(dict.fromkeys(tokens))
+        asked = warm.sizes_by_interval(self.table, sizes)
         explanations = []
         for device in warm.current_devices(comm) if devices is None else warm.checked_here(devices):
             for work in works:
                 operator = self._operator(work.family)
                 own = getattr(operator, "warm_up", None)  # of a family that does more than launch a plan
-                for fields in warm.calls(work, tokens, device):
+                for fields in warm.calls(work, asked.get(work.interval or ""), device):
                     for kind in work.control.steps:
                         request = operator.request_for(fields, kind)
                         if own is not None:
@@ -369,6 +387,14 @@ class Dispatch:
     def operators(self) -> tuple[Operator, ...]:
         """The ops that are known."""
         return tuple(self._operators.values())
+
+    def _default_kind(self, family: str) -> str:
+        kinds = self.table.family(family).kinds
+        if not kinds:
+            raise ValueError(
+                f"the table states no kinds of {family}; name the kind, or generate the table again"
+            )
+        return kinds[0]
 
     def _operator(self, family: str) -> Operator:
         return _member(self._operators, family, "op", "this dispatch module")

@@ -96,7 +96,7 @@ def judge(
             f"the device is {_arch(given.device)}; this candidate is built for {built}",
         )
     build = candidate.builds[arch]
-    rejected = _machine_objection(workload, candidate, (build.sha256, arch, given.device.index), given)
+    rejected = _machine_objection(workload, candidate, (build.code, arch, given.device.index), given)
     if rejected is not None:
         return rejected
     part = part_for(workload, request, given.device)

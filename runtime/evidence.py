@@ -36,13 +36,13 @@ def standing(
     """
     kind = device.kind
     mine = [record for record in workload.records if record.candidate == candidate]
-    fresh = [record for record in mine if record.source_sha256 == build.sha256]
+    fresh = [record for record in mine if record.code == build.code]
     mine_here = [record for record in mine if record.device == kind and record.part == part]
     of_part = [record for record in fresh if record.part == part]
     here = [record for record in of_part if record.device == kind]
     elsewhere = [record.part for record in fresh if record.device == kind and record.part not in (None, part)]
     telling = [record for record in here if record.verdict != "invalid"]
-    stale = [record for record in mine_here if record.source_sha256 != build.sha256]
+    stale = [record for record in mine_here if record.code != build.code]
     passed = [record.device for record in (*here, *of_part) if record.exact]
     # A candidate that fails exactness isn't timed; one that was only timed has shown nothing either way.
     failed = [
@@ -74,10 +74,13 @@ def unmeasured(found: Standing, build: Build, device: Device) -> str:
         return f"its record on {device} says {verdict}{gain}"
     if found.stale is not None:
         return (
-            f"the record is stale: it measured source {found.stale.source_sha256[:8]}..., "
-            f"this is {build.sha256[:8]}..."
+            f"the record is stale: it measured {_short(found.stale.code)}, this is code {build.code[:8]}..."
         )
     if found.elsewhere is not None:
         low, high = found.elsewhere
         return f"its record on {device} speaks of {low} to {high}, another part"
     return f"no record on {device} for this source"
+
+
+def _short(code: str | None) -> str:
+    return "code without a digest" if code is None else f"code {code[:8]}..."

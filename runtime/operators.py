@@ -29,7 +29,7 @@ class TorchOperator:
     """One operator, as a family describes it."""
 
     name: str
-    """With its overload where it has one: `hyper_connection_boundary.out`."""
+    """With its overload where it has one: `my_op.out`."""
     schema: str
     """Arguments and results, as torch writes them: `(Tensor x) -> Tensor`."""
     run: Callable[..., Any]

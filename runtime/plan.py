@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
-from ..table import Buffer, Candidate, Kernel
+from ..table import Buffer, Candidate, CtaRecord, Kernel
 from . import fork
 from .current import (
     Allocate,
@@ -92,6 +92,7 @@ class Plan:
         constants: Mapping[str, bytes] | None = None,
         ranks: int = 1,
         channel: Channel | None = None,
+        record: CtaRecord = CtaRecord(),  # noqa: B008
     ) -> None:
         """Resolve names to positions.
 
@@ -107,6 +108,7 @@ class Plan:
                 as their first dimension, as scratch and state do, and the grids have it along y.
             channel: where the kernels talk to peers: its error record is looked at now and then, and its calls are
                 serialised where the stream changes.
+            record: what CTAs that wait for each other leave in the state `record`.
 
         Raises:
             LoadError: the module lacks a kernel, a kernel takes a buffer that nobody provides, or its CTAs wait
@@ -148,7 +150,7 @@ class Plan:
         record_at = next(
             (at for at, buffer in zip(self._state_offsets, state, strict=True) if buffer.name == RECORD), None
         )
-        self._state_kind = StateKind(candidate.name, device.index or 0, self._state_bytes, record_at)
+        self._state_kind = StateKind(candidate.name, device.index or 0, self._state_bytes, record_at, record)
         self.serve: Serve = self._step_by_step
         """What a call of the plan does; whoever calls often keeps it."""
         if self._index is not None and not self._structs:

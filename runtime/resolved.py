@@ -45,7 +45,7 @@ class Resolved:
                 None for all of them, in order.
             reference: what serves it where there is no plan.
             tally: the counter of its calls.
-            selection: the decisions; None for a call without tokens, which nothing has to serve.
+            selection: the decisions; None for an empty call, which nothing has to serve.
             plan: the kernels; None where torch serves.
         """
         self._tally = tally

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..table import CtaRecord
 from .unpooled import unpooled
 from .waits import WaitRecord
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 SPARES = 8
-"""Kept of each kind: a decoder's kinds of a boundary, captured on a stream that nobody has called on."""
+"""Kept of each: the kinds of an op, all of them captured on a stream that nobody has called on."""
 
 _preallocated: dict[StateKind, list[State]] = {}
 
@@ -27,12 +28,15 @@ class StateKind:
     nbytes: int
     record_at: int | None
     """Where the record of failed waits begins, bytes; None: nobody waits."""
+    record: CtaRecord
+    """What the record holds."""
 
     def make(self) -> State:
         """New state, zeroed on the current stream; not inside a capture, whose replays would zero it again."""
         memory = unpooled(self.nbytes, f"cuda:{self.index}")
-        record = None if self.record_at is None else WaitRecord(memory, self.record_at, self.candidate)
-        return State(memory, record)
+        if self.record_at is None:
+            return State(memory)
+        return State(memory, WaitRecord(memory, self.record_at, self.candidate, self.record))
 
     def preallocate(self) -> None:
         """Make what is missing of the spares; a capture begins with a synchronisation, so they are zero then."""

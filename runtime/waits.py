@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from ..table import CTA_FIELDS, CtaRecord
 from .async_record import AsyncRecord
 from .errors import CtasApart
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 RECORD = "record"
 """Name of the state that kernels write it to."""
-WORDS = 8
-"""Its 32-bit words: failures; then of the first one CTA, row, branch, expected and seen generation."""
 LOOK_SECONDS = 0.05
 """A call looks at most so often."""
 
@@ -26,14 +25,15 @@ LOOK_SECONDS = 0.05
 class WaitRecord:
     """The record in one stream's state."""
 
-    __slots__ = ("_candidate", "_looked", "_record")
+    __slots__ = ("_candidate", "_layout", "_looked", "_record")
 
-    def __init__(self, state: torch.Tensor, offset: int, candidate: str) -> None:
+    def __init__(self, state: torch.Tensor, offset: int, candidate: str, layout: CtaRecord) -> None:
         """Watch `state`, uint8 `[bytes]`, whose record begins at `offset`; `candidate` is for messages."""
         import torch
 
-        self._candidate, self._looked = candidate, time.monotonic()
-        self._record = AsyncRecord(state[offset : offset + 4 * WORDS].view(torch.int32))
+        self._candidate, self._layout, self._looked = candidate, layout, time.monotonic()
+        end = offset + 4 * len(layout.fields)
+        self._record = AsyncRecord(state[offset:end].view(torch.int32))
 
     def poll(self) -> None:
         """Look whether a call before this one gave up, without waiting for anything; not while capturing.
@@ -44,7 +44,7 @@ class WaitRecord:
         now = time.monotonic()
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
-            self._raise(self._record.look() or [0] * WORDS)
+            self._raise(self._record.look() or [0] * len(self._layout.fields))
 
     def check(self) -> None:
         """Look what the kernels that have ended by now left; waits for a copy.
@@ -59,14 +59,15 @@ class WaitRecord:
         self._record.forget()
 
     def _raise(self, words: list[int]) -> None:
-        failures, cta, row, branch, expected, seen = words[:6]
+        found = dict(zip(self._layout.fields, words, strict=True))
+        failures, cta, expected, seen = (found[name] for name in CTA_FIELDS)
         if not failures or not expected:  # the count is written first: the next look finds the rest
             return
+        awaited = f"{self._layout.awaited.format(**found)} of call {expected % 2**32}"
         others = f"; {failures - 1} more waits failed" if failures > 1 else ""
         raise CtasApart(
-            f"candidate {self._candidate} gave up: its CTA {cta} waited in vain for row {row} of branch {branch} of "
-            f"call {expected % 2**32}, and last saw that of call {seen % 2**32}{others}. All outputs since then are "
-            "NaN. Other work on the GPU kept its CTAs from being there together, or one state was used on two "
-            "streams at once, as by two replays of a graph: end that, or take a candidate of route two_kernels, then "
-            "call reset() of the plan"
+            f"candidate {self._candidate} gave up: its CTA {cta} waited in vain for {awaited}, and last saw that of "
+            f"call {seen % 2**32}{others}. All outputs since then are NaN. Other work on the GPU kept its CTAs from "
+            "being there together, or one state was used on two streams at once, as by two replays of a graph: end "
+            "that, or take a candidate whose CTAs don't wait for each other, then call reset() of the plan"
         )

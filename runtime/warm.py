@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
-from ..table import ITEM_BYTES, FieldValue, Workload, low_end
+from ..table import FieldValue, Table, Workload, low_end
 from .communicator import Communicator
 from .device import Device
 
 
-def calls(work: Workload, tokens: Iterable[int] | None, device: Device) -> Iterator[dict[str, FieldValue]]:
-    """The calls of a workload to warm up, as fields: those of `tokens` that it serves, else one in each cell."""
-    served = work.fields.get("tokens")
-    if tokens is None or not isinstance(served, tuple):
+def sizes_by_interval(table: Table, sizes: Mapping[str, Iterable[int] | None]) -> dict[str, tuple[int, ...]]:
+    """The sizes that were named, each once, by the name of the interval.
+
+    Raises:
+        ValueError: no workload has such an interval.
+    """
+    known = dict.fromkeys(work.interval for work in table.workloads if work.interval is not None)
+    for name in sizes:
+        if name not in known:
+            raise ValueError(
+                f"warm_up was given sizes of {name!r}, which no workload has as an interval; intervals are "
+                f"{', '.join(known) or 'none'}"
+            )
+    return {name: tuple(dict.fromkeys(values)) for name, values in sizes.items() if values is not None}
+
+
+def calls(work: Workload, sizes: Iterable[int] | None, device: Device) -> Iterator[dict[str, FieldValue]]:
+    """The calls of a workload to warm up, as fields: those of `sizes` that it serves, else one in each cell.
+
+    Args:
+        work: the workload.
+        sizes: values of its interval.
+        device: where, as parts may be a device's own.
+    """
+    served = work.fields.get(work.interval or "")
+    if sizes is None or not isinstance(served, tuple):
         yield from _cells(work, device)
         return
     fields = {name: low_end(value) for name, value in work.fields.items()}
-    for count in tokens:
-        if served[0] <= count <= served[1]:
-            yield {**fields, "tokens": count}
+    for size in sizes:
+        if served[0] <= size <= served[1]:
+            yield {**fields, str(work.interval): size}
 
 
 def checked_here(devices: Iterable[Device]) -> tuple[Device, ...]:
@@ -56,12 +78,5 @@ def _cells(work: Workload, device: Device) -> list[dict[str, FieldValue]]:
         return [fields]
     own = [part for part in work.parts if part.device == device.name]
     parts = own or [part for part in work.parts if part.device is None]
-    unit = _unit(work)
-    first = [(-(-part.low // unit) * unit, part.high) for part in parts]
+    first = [(-(-part.low // work.multiple) * work.multiple, part.high) for part in parts]
     return [{**fields, work.interval: at} for at, high in first if at <= high]
-
-
-def _unit(work: Workload) -> int:
-    """What every value of the interval is a multiple of: bytes come in whole elements, borders of parts needn't."""
-    counts_bytes = work.interval is not None and work.interval.endswith("_bytes")
-    return ITEM_BYTES[str(work.fields["dtype"])] if counts_bytes else 1

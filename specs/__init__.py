@@ -11,7 +11,7 @@ from .limits import Budget
 from .reader import SpecFile, load_spec, load_specs
 from .schema import UnknownFamily, json_schema, schema_files, schema_text
 from .shortform import Match, Selector, ShortForm, ShortFormError, matching, parse, select
-from .spec import CandidateSpec, ScheduleValues, Spec, WorkloadSpec, digest
+from .spec import CandidateSpec, ScheduleValues, Spec, WorkloadSpec
 from .tiling import RowTiling, TilingError, row_tiling
 from .tree import TreeSpec, default_lanes, legal_lanes
 from .workspace import Workspace, find_workspace
@@ -46,7 +46,6 @@ __all__ = [
     "WorkloadSpec",
     "Workspace",
     "default_lanes",
-    "digest",
     "edit",
     "families",
     "find_workspace",

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 KeyPath = tuple[str | int, ...]
-"""Where a value stands in a TOML document: `("candidate", 1, "down", "threads")`."""
+"""Where a value stands in a TOML document: `("candidate", 1, "budget", "registers")`."""
 
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """Write a key path the way people read it: `candidate[1].down.threads`."""
+    """Write a key path the way people read it: `candidate[1].budget.registers`."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -54,7 +54,7 @@ def listing(names: Iterable[object], last: str = "and") -> str:
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
-    """End a sentence with the closest valid name (`; did you mean "hidden"?`), or with a full stop."""
+    """End a sentence with the closest valid name (`; did you mean "dtype"?`), or with a full stop."""
     close = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)
     return f'; did you mean "{close[0]}"?' if close else "."
 

@@ -1,6 +1,6 @@
 """What a candidate promises about its machine code: `budget` (at most) and `expect` (at least), by kernel.
 
-`budget = { registers = 64 }` holds for every kernel, `budget.down = { registers = 40 }` for one and wins.
+`budget = { registers = 64 }` holds for every kernel, `budget.my_kernel = { registers = 40 }` for one and wins.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The short form `sm70-fp16-hc4-h2560-n1`: a workload and a target by a few of its fields.
+"""The short form, such as `sm70-fp16-tp4`: a workload and a target by a few of its fields.
 
-One word may name a target, one the dtype; the rest are prefixes (`hc`, `h`, ...) with a number. What isn't
-given matches anything, so `hc8` is enough where one workload has eight branches. A spec's name stands for all
+One word may name a target, one the dtype; the rest are prefixes (`tp`, ...) with a number. What isn't
+given matches anything, so `tp8` is enough where one workload has eight ranks. A spec's name stands for all
 workloads of that spec.
 """
 

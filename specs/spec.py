@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
@@ -55,7 +53,7 @@ class WorkloadSpec(Model, ABC):
     family: ClassVar[str]
     """Name of the family, as in the spec file."""
     SHORT_FORM: ClassVar[Mapping[str, str]]
-    """Prefixes of the short form (`hc`, `h`, ...) and the fields that they give.
+    """Prefixes of the short form (`tp`, ...) and the fields that they give.
 
     A prefix that several families use gives the same field in all of them.
     """
@@ -102,11 +100,6 @@ class WorkloadSpec(Model, ABC):
                 text = f"{low}" if low == high else f"{low}to{high}"
             parts.append(prefix + text)
         return "-".join(parts)
-
-    def canonical(self) -> dict[str, Any]:
-        """Give everything that fixes the right answer, as JSON-able data."""
-        fields = {key: list(v) if isinstance(v, tuple) else v for key, v in self.fields().items()}
-        return {"fields": fields, "trees": {name: tree.to_list() for name, tree in self.trees().items()}}
 
 
 class CandidateSpec(Model):
@@ -275,18 +268,3 @@ def _single(what: str, values: tuple[_T, ...]) -> _T:
             f"this workload lists {len(values)} {what}; take a concrete one from Spec.workloads()."
         )
     return values[0]
-
-
-def digest(family: str, workload: WorkloadSpec, candidate: CandidateSpec, arch: str) -> str:
-    """Identify what is generated: SHA-256 over the canonical JSON of workload, this candidate and target.
-
-    Comments, other candidates, budgets, expectations and the candidate's other targets don't enter it.
-    """
-    canonical = {
-        "family": family,
-        "workload": workload.canonical(),
-        "candidate": {"name": candidate.name, "schedule": candidate.schedule()},
-        "arch": arch,
-    }
-    text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()

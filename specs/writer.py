@@ -20,7 +20,7 @@ def edit(path: Path, key_path: Sequence[str], value: object, workspace: Workspac
     Args:
         path: the spec file.
         key_path: keys from the outside in; a candidate goes by its name: `("candidate", "wide", "ctas")`.
-            Tables that don't exist yet are made (`("candidate", "wide", "down", "ctas")`).
+            Tables that don't exist yet are made (`("candidate", "wide", "tiling", "ctas")`).
         value: plain TOML data: text, number, truth value, list or table.
         workspace: where the families are looked up; that of the file's folder if it isn't given.
 

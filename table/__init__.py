@@ -1,26 +1,31 @@
 """The dispatch table as plain data: the generator writes it, the runtime reads it. Imports nothing.
 
-Buffers are known by the names of the op's tensors (`residual`, `down_weight`, ...) and of the candidate's own scratch
-(`y`, `lora`, ...); a kernel's `args` are such names in the order of its parameters.
+Buffers are known by the names of the op's tensors and of the candidate's own scratch; a kernel's `args` are such
+names in the order of its parameters.
 """
 
 from .candidate import Candidate, Contract
-from .channel import aligned, laid_out
+from .channel import OVERLAP, aligned, laid_out
 from .dtypes import ITEM_BYTES, SHORT_DTYPE
+from .family import CTA_FIELDS, CtaRecord, FamilyEntry
 from .kernel import Buffer, Build, Dim3, Kernel, Launch
 from .record import DeviceKind, RecordLine, Scope, Verdict
 from .workload import FORMAT, FieldValue, Part, Table, Tree, Workload, low_end
 
 __all__ = [
+    "CTA_FIELDS",
     "FORMAT",
     "ITEM_BYTES",
+    "OVERLAP",
     "SHORT_DTYPE",
     "Buffer",
     "Build",
     "Candidate",
     "Contract",
+    "CtaRecord",
     "DeviceKind",
     "Dim3",
+    "FamilyEntry",
     "FieldValue",
     "Kernel",
     "Launch",

@@ -24,6 +24,9 @@ class Candidate:
     """Kernels to launch, in order, for each kind of the op."""
     scratch: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     """Shape and dtype of the buffers that only this candidate's kernels see, and only during a call."""
+    scratch_by: str = ""
+    """The argument whose value is the first dimension of all scratch that a call uses; `scratch` has room for the
+    largest. Empty: calls use all of it."""
     state: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     """Shape and dtype of the buffers that kernels keep between calls; all zeros before the first one."""
     options: Mapping[str, Any] = field(default_factory=dict)

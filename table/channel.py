@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 ALIGNMENT = 256
 """Bytes."""
+OVERLAP = 3
+"""In an error record of a channel, in the place of the number of a wait: two calls met on the channel."""
 
 
 def aligned(size: int) -> int:

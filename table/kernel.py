@@ -52,9 +52,11 @@ class Kernel(Launch):
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """The generated source of a candidate for one architecture."""
+    """The generated code of a candidate for one architecture."""
 
-    source: str
-    """Path of the `.cu` file relative to the dispatch module's folder."""
-    sha256: str
-    """Digest of the source text: its identity in the ledger and in the cubin cache."""
+    code: str
+    """Digest of all that decides what runs: records go by it."""
+    source: str = ""
+    """Path of the `.cu` file relative to the dispatch module's folder; empty where there is no kernel of ours."""
+    sha256: str = ""
+    """Digest of the text, by which the loader, the cubin cache and bundles know it; candidates may share one."""

@@ -22,11 +22,12 @@ class DeviceKind:
 
 @dataclass(frozen=True, slots=True)
 class RecordLine:
-    """What dispatch needs of a ledger record: for which source on which device, and the verdict."""
+    """What dispatch needs of a ledger record: for which code on which device, and the verdict."""
 
     candidate: str
     device: DeviceKind
-    source_sha256: str
+    code: str | None
+    """Digest of the code that was measured; None of a record from before digests covered code alone."""
     exact: bool
     verdict: Verdict
     gain: float | None

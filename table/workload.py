@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .candidate import Candidate
+from .family import FamilyEntry
 from .record import RecordLine
 
-FORMAT = 3
+FORMAT = 4
 """Version of this data model; `generated/dispatch.py` states the one it was written for."""
 
 FieldValue = str | int | float | tuple[int, int]
@@ -58,6 +59,8 @@ class Workload:
     records: tuple[RecordLine, ...] = ()
     parts: tuple[Part, ...] = ()
     """How thresholds split the dynamic interval; empty where all of it is one cell."""
+    multiple: int = 1
+    """What every value of the interval is a multiple of; borders of parts needn't be."""
     channel: Mapping[str, int] = field(default_factory=dict)
     """Layout of the memory in which ranks talk, `size` and where its parts begin; empty where they don't."""
 
@@ -99,3 +102,9 @@ class Table:
     root: Path
     """Folder that the builds' source paths are relative to."""
     workloads: tuple[Workload, ...]
+    families: tuple[FamilyEntry, ...] = ()
+    """Of each family that has a workload."""
+
+    def family(self, name: str) -> FamilyEntry:
+        """The entry of a family; one that states nothing where the table has none."""
+        return next((entry for entry in self.families if entry.name == name), FamilyEntry(name))

@@ -26,12 +26,14 @@ WRAPS = "wrap"
 """Values of `mixed`, on a channel whose next call, or the one after it, is the first with a small epoch."""
 EMULATED_BYTES = 128 * 1024
 """Largest payload that the emulator gets unasked, unless a part begins above it: a run stays within seconds."""
+SMALLEST_TUNED = 1024
+"""Bytes; what is smaller takes as long."""
 VALUES_BYTES = 16 * 1024
 """About how large the payloads are that hold one kind of values alone."""
 
 
 class AllReduce:
-    """See `evidence.evidence.FamilyEvidence` and `ChannelEvidence`."""
+    """See `evidence.family_evidence.FamilyEvidence` and `ThresholdEvidence`."""
 
     def cases(self, workload: Workload) -> Iterator[Case]:
         """Of every part and operation: payloads at its ends, next to them and odd ones; then every kind of values.
@@ -103,6 +105,10 @@ class AllReduce:
         packets = candidate.route == "tagged_words"
         return int(str(workload.fields["packet_bytes"])) if packets else _interval(workload)[1]
 
+    def sizes(self, workload: Workload) -> tuple[int, ...]:
+        """See `grid`."""
+        return grid(*_interval(workload))
+
     def chain_of_rank(self, workload: Workload, device: torch.device, seed: int, rank: int, at: int) -> Chain:
         """Twenty calls in a row, as a decode step makes them, on inputs of their own."""
         return Calls.make(workload, device, seed, rank, at)
@@ -115,6 +121,19 @@ class AllReduce:
 
 
 EVIDENCE = AllReduce()
+
+
+def grid(low: int, high: int) -> tuple[int, ...]:
+    """Powers of two and the multiples of 3 between them, from `SMALLEST_TUNED` on, and the largest payload."""
+    powers = [2**exponent for exponent in range(4, high.bit_length())]
+    sizes = {
+        size
+        for power in powers
+        for size in (power, power // 2 * 3)
+        if max(low, SMALLEST_TUNED) <= size <= high
+    }
+    return tuple(sorted(sizes | {high // 16 * 16 or high}))
+
 
 CALLS = 20
 INPUT_BYTES = 256 * 1024 * 1024

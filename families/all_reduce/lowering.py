@@ -12,7 +12,7 @@ from typing import Any
 
 from ...generator.lowering import Lowering
 from ...specs import CandidateSpec, Spec, WorkloadSpec
-from ...table import Launch, Part
+from ...table import ITEM_BYTES, Launch, Part
 from .spec import AllReduceSpec, AllReduceWorkload, ChannelLayout, Collective
 from .workload import CHANNEL_CTAS, LAYOUT_VERSION
 
@@ -34,6 +34,10 @@ ARGUMENTS = {
 }
 """Parameters of the kernels, by operation."""
 
+UNIT = "bytes"
+ROUTES = ("tagged_words", "one_stage", "two_stage")
+WAITS = {0: "the start of the call", 1: "the second barrier", 2: "a packet"}
+"""Barriers by their number (`barrier.cuh.j2`), and `PACKET_WAIT` of `tagged_words.cu.j2`."""
 
 FUNCTIONS = {
     "acquire_outputs": "acquire_outputs",
@@ -53,6 +57,11 @@ def parts(spec: Spec, workload: WorkloadSpec) -> tuple[Part, ...]:
         if entry.holds_for(workload)
         for part in entry.parts(workload.payload_bytes)
     )
+
+
+def multiple(workload: WorkloadSpec) -> int:
+    """Payloads are whole elements."""
+    return ITEM_BYTES[workload.dtype]
 
 
 def lower(workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:

@@ -11,8 +11,8 @@ from typing import Any
 from ...generator.literals import float_literal
 from ...generator.lowering import Lowering, NotGenerated, ScheduleError, TreeShape
 from ...specs import CandidateSpec, RowTiling, WorkloadSpec
-from ...table import Launch
-from .channel_layout import HyperConnectionChannel, shards
+from ...table import CtaRecord, Launch
+from .channel_layout import FIRST_NUMBER, HyperConnectionChannel, shards
 from .lowerings.hopper import lower_prefetched
 from .lowerings.limits import STATIC_SHARED_LIMIT, check_finishers, check_kept, check_norm, check_sums
 from .lowerings.rows import lower_rows
@@ -21,6 +21,15 @@ from .lowerings.tensor_core import lower_tensor_core
 from .schedules.hopper import Prefetched
 from .schedules.tensor_core import TensorCore
 from .spec import HyperConnectionWorkload, Replicated, Sharded
+
+UNIT = "tokens"
+AWAITED = ("the shard of the down rows", "the gates", "the outputs", "the outputs of the fused launch")
+"""The exchanges of `HyperConnectionChannel`, in the order of their numbers."""
+WAITS = dict(enumerate(AWAITED, FIRST_NUMBER))
+CTA_RECORD = CtaRecord(
+    ("failures", "cta", "row", "branch", "expected", "seen"), "row {row} of branch {branch}"
+)
+"""As `exchange.cuh.j2` writes it."""
 
 
 def lower(workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:

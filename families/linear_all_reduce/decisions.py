@@ -110,7 +110,7 @@ class Deciding:
             return GroupDecision(schedule)
         from .overlap.kernels import Kernels
 
-        key = (choice.build.sha256, choice.arch, device.index, channel)
+        key = (choice.build.code, choice.arch, device.index, channel)
         if key not in self._kernels:
             module = comm.load(self._dispatch.table.root, choice.build, choice.arch, device)
             constants = {} if channel is None else channel.constants(comm.timeout_ns)
@@ -171,7 +171,7 @@ class Deciding:
             )
             chosen = selection.chosen
             if chosen is not None and chosen.candidate.route != "serial":
-                found[work.name] = f"{chosen.candidate.name} {chosen.build.sha256[:12]}"
+                found[work.name] = f"{chosen.candidate.name} {chosen.build.code[:12]}"
             else:
                 reason = (
                     f"nothing is faster than the plain path here as far as records say: {_why(selection)}"

@@ -43,6 +43,10 @@ ARGUMENTS = {
 }
 """Arguments that aren't a pointer to a tensor; the ranks' number in braces."""
 
+UNIT = "rows"
+WAITS = {0: "the start of the call", 1: "the second barrier"}
+"""Barriers by their number, as in `all_reduce`."""
+
 PURPOSE = {
     "serial": "The plain linear, then the group's own all-reduce.",
     "serial_sm": "The plain linear into memory that peers read, then an all-reduce in two stages on the same stream.",

@@ -6,10 +6,10 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...table import Table
+from ...table import OVERLAP, Table
 from ..async_record import AsyncRecord
 from ..current import capturing
 from ..errors import ChannelError, Overlap, PeerTimeout
@@ -22,19 +22,6 @@ RECORD_WORDS = 8
 
 CHECK_SECONDS = 0.05
 """A call looks at the error record at most so often, and sees it as it was at the look before."""
-
-WAITS = {
-    0: "the start of the call",
-    1: "the second barrier",
-    2: "a packet",
-    4: "the shard of the down rows",
-    5: "the gates",
-    6: "the outputs",
-    7: "the outputs of the fused launch",
-}
-"""What a rank can wait for, by its number in the error record."""
-OVERLAP = 3
-"""In the place of such a number: two calls met on the channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +36,8 @@ class ChannelPlan:
     """What its candidates ask of the communicator."""
     sources: str
     """Digest of all sources that could run on it: ranks must have the same."""
+    waits: Mapping[int, str] = field(default_factory=dict)
+    """What a rank may wait for, by its number in the error record."""
 
     @property
     def size(self) -> int:
@@ -71,7 +60,7 @@ def channel_plans(table: Table, world_size: int, specs: Iterable[str] | None = N
     for work in table.workloads:
         if work.channel and work.fields.get("world_size") == world_size:
             needed = frozenset(name for candidate in work.candidates for name in candidate.capabilities)
-            builds = [build.sha256 for c in work.candidates for build in c.builds.values()]
+            builds = [build.code for c in work.candidates for build in c.builds.values()]
             digests.setdefault(work.spec, []).extend(builds)
             needing = {candidate.name for candidate in work.candidates if candidate.capabilities}
             if any(record.verdict == "admitted" and record.candidate in needing for record in work.records):
@@ -80,7 +69,8 @@ def channel_plans(table: Table, world_size: int, specs: Iterable[str] | None = N
             needed |= known.capabilities if known else frozenset()
             text = json.dumps(sorted(digests[work.spec]))
             sources = hashlib.sha256(text.encode()).hexdigest()
-            found[work.spec] = ChannelPlan(work.spec, work.channel, needed, sources)
+            waits = table.family(work.family).waits
+            found[work.spec] = ChannelPlan(work.spec, work.channel, needed, sources, waits)
     if specs is None:
         return [plan for plan in found.values() if not plan.places.get("on_request") or plan.name in admitted]
     unknown = [name for name in specs if name not in found]
@@ -171,8 +161,11 @@ class Channel:
                 f"{cta}); use it on one stream, or give every stream a channel of its own, then call reset() on "
                 "all ranks"
             )
+        awaited = self.plan.waits.get(
+            waited_for, f"wait {waited_for}, which the dispatch table doesn't name,"
+        )
         return PeerTimeout(
-            f"rank {rank} waited in vain for rank {peer} on channel {self.plan.name}: {WAITS[waited_for]} of call "
+            f"rank {rank} waited in vain for rank {peer} on channel {self.plan.name}: {awaited} of call "
             f"{expected} (last seen {seen}, CTA {cta}); see what that rank does, then call reset() on all ranks",
             rank=rank,
             peer=peer,

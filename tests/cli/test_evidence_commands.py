@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from harness.paths import ODD
 from kernwright.evidence.session import Session
 from kernwright.generator.environment import TEMPLATES
 from kernwright.ledger import (
@@ -24,7 +25,6 @@ from kernwright.ledger import (
 )
 from kernwright.specs import find_workspace
 
-ODD = Path(__file__).resolve().parents[1] / "families" / "hyper_connection" / "odd"
 PLAIN = "fp16-hc2-h40-n1-r7-tp1"
 LANES = "fp16-hc3-h96-n1-r20-tp1"
 NORMAL = ("--case", "boundary:normal:1")
@@ -209,10 +209,12 @@ def recorded(odd: Path) -> Record:
         control=control.name,
         device=RecordedDevice(arch="sm_90", sm_count=132, name="NVIDIA H200"),
         toolkit=Toolkit(kernwright="0", python="3", torch="2", cupy="1", nvrtc="12", driver="570"),
+        code_sha256=striding.builds["sm_90"].code,
+        control_code_sha256=control.builds["sm_90"].code,
         source_sha256=striding.builds["sm_90"].sha256,
         control_source_sha256=control.builds["sm_90"].sha256,
         cubin_sha256="0" * 64,
-        identity=session.identities(workload)[striding.name, "sm_90"],
+        machine_code_sha256=None,
         exactness=Exactness(cases=3, values=100, mismatches=0, against="control replicated"),
         timing=Timing(
             scope="chain",

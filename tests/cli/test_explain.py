@@ -107,8 +107,34 @@ def test_33_tokens(run: Any, lab: Path) -> None:
         OTHER_DTYPE,
         "torch with library GEMMs, because 33 tokens are more than 16",
     )
-    assert run("explain", "sm90-fp16-hc4-h2560", "--tokens", "33", cwd=lab).out == expected
+    assert run("explain", "sm90-fp16-hc4-h2560", "--at", "33", cwd=lab).out == expected
     assert run("explain", "sm90-fp16-hc4-h2560-n33", cwd=lab).out == expected
+
+
+def test_of_one_shape_the_spec_that_holds_the_value_is_meant(run: Any, lab: Path) -> None:
+    """Without a value it is the smallest; a value that no spec holds leaves the choice to who asks."""
+    path = lab / "specs" / "many.toml"
+    text = (lab / "specs" / "hc8_h2048_r128_tp1.toml").read_text(encoding="utf-8")
+    text = text.replace('"hc8_h2048_r128_tp1"', '"many"')
+    text = text.replace("branches", "tokens = { min = 2, max = 8 }\nbranches")
+    path.write_text(text, encoding="utf-8")
+    assert run("generate", cwd=lab).status == 0
+
+    def chosen(*more: str) -> str:
+        found = run("explain", "sm90-fp16-hc8", "--json", *more, cwd=lab).json
+        (workload,) = {d["workload"] for d in found["decisions"] if d["accepted"]}
+        return f"{found['workload']} by {workload}"
+
+    many = "fp16-hc8-h2048-n2to8-r128-tp1"
+    assert chosen() == f"{HC8} by {HC8}"
+    assert chosen("--at", "4") == f"{many} by {many}"
+    found = run("explain", "sm90-fp16-hc8", "--at", "9", cwd=lab)
+    assert found.status == 2
+    assert found.err.startswith('"sm90-fp16-hc8" fits 2 workloads: ')
+    assert (
+        run("explain", "sm90-fp16-hc8-n4", cwd=lab).out
+        == run("explain", "sm90-fp16-hc8", "--at", "4", cwd=lab).out
+    )
 
 
 def test_bf16_on_an_fp16_spec(run: Any, lab: Path) -> None:

@@ -1,11 +1,9 @@
-"""What the commands load and how long they take to start; the three ways to start them."""
+"""What the commands load when they start; the three ways to start them."""
 
 from __future__ import annotations
 
 import json
 import os
-import resource
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -26,30 +24,10 @@ loaded = [name for name in {HEAVY!r} if name in sys.modules]
 print(status or 0, *loaded, file=sys.stderr)
 """
 
-TORCH_SECONDS = """
-import time, torch
-start = time.process_time()
-import kernwright.generated.dispatch
-print(time.process_time() - start)
-"""
-
-IMPORT_MS = 150
-"""What importing the dispatch module may add to `import torch`; asserted with slack for a busy machine."""
-
 
 def python(code: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-
-
-def timed(
-    code: str, *arguments: str, cwd: Path | None = None
-) -> tuple[subprocess.CompletedProcess[str], float]:
-    """Run it; gives its processor time in seconds too, which other work on the machine doesn't stretch."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    ran = python(code, *arguments, cwd=cwd)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return ran, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 @pytest.fixture
@@ -59,15 +37,14 @@ def built(run: Any, library: Path) -> Path:
     return library
 
 
-def test_a_build_with_nothing_to_do_is_quick_and_loads_neither_torch_nor_cupy(built: Path) -> None:
-    ran, seconds = timed(LOADED, "build", cwd=built)
+def test_a_build_with_nothing_to_do_loads_neither_torch_nor_cupy(built: Path) -> None:
+    ran = python(LOADED, "build", cwd=built)
     assert ran.stderr.strip() == "0"
     manifest = json.loads((built / "generated" / "manifest.json").read_text(encoding="utf-8"))
     kernels = sum(len(entry["kernels"]) for entry in manifest["sources"])
     assert kernels > 200
     assert ran.stdout.endswith(" 0 that spill; --json lists them\n")
     assert f"{kernels} kernels came from the cache: at most " in ran.stdout
-    assert seconds < 2 * 1.5
 
 
 @pytest.mark.parametrize(
@@ -106,17 +83,6 @@ def test_the_dispatch_module_loads_nothing_heavy() -> None:
     )
     code = f"import sys, kernwright.generated.dispatch; print([n for n in {names!r} if n in sys.modules])"
     assert python(code).stdout.strip() == "[]"
-
-
-def test_the_dispatch_module_adds_little_to_importing_torch() -> None:
-    seconds = statistics.median(float(python(TORCH_SECONDS).stdout) for _ in range(5))
-    assert seconds * 1e3 < 2 * IMPORT_MS
-
-
-def test_help_is_quick_to_come() -> None:
-    ran, seconds = timed(LOADED, "--help")
-    assert "validate" in ran.stdout
-    assert seconds < 1
 
 
 CHECKOUT = Path(kernwright.__file__).parent

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
+import kernwright
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernwright.compiler.cubin import CubinInvalid, repair
+from kernwright.compiler.cubin import CubinInvalid, is_cubin, machine_code_digest, repair
 from kernwright.compiler.disassembly import (
     DisassemblyFailed,
     ExpectationsSkipped,
@@ -80,3 +82,28 @@ def test_expectations_compare_modifiers_whole_and_add_up_variants() -> None:
     assert unmet(counts, {"LDG.E.128": 3, "LDG": 7, "LDG.E": 7}) == []
     assert unmet(counts, {"LDG.E.128": 4}) == ["up has 3 LDG.E.128 instructions; at least 4 are expected"]
     assert unmet(counts, {"LDG.E.1": 1}) == ["up has 0 LDG.E.1 instructions; at least 1 are expected"]
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "sm_80", "sm_90"])
+def test_machine_code_is_the_same_whatever_lines_and_names_and_another_after_a_change(arch: str) -> None:
+    root = Path(kernwright.__file__).parent / "generated" / "hyper_connection"
+    text = (root / "qwen38_flash_tp1" / "replicated.fp16.cu").read_text(encoding="utf-8")
+
+    def made(text: str, name: str) -> tuple[bytes, str]:
+        data = repair(compile_program(text, file_name=name, arch=arch, kind="cubin").data)
+        return data, machine_code_digest(data)
+
+    head = text.index("\n\n")
+    data, digest = made(text, "a.cu")
+    lower, same = made(f"{text[:head]}\n// one\n// two\n{text[head:]}", "another.cu")
+    assert data != lower
+    assert digest == same
+    old = "total = total + groups[group];"
+    assert text.count(old) == 1
+    assert made(text.replace(old, "total = total - groups[group];"), "a.cu")[1] != digest
+
+
+def test_ptx_has_no_machine_code() -> None:
+    assert not is_cubin(b".version 8.0")
+    with pytest.raises(CubinInvalid, match="aren't a cubin"):
+        machine_code_digest(b".version 8.0")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from kernwright.emulator import (
@@ -135,12 +133,10 @@ def test_bounded_polling_ends_in_virtual_time(kernel):
     record = DeviceBuffer.output("record", (1,), "uint32")
     flag = DeviceBuffer.input("flag", np.zeros(1, np.uint32))
     launch = EmulatedLaunch(kernel("dependent.cu"), "bounded", (1, 1, 1), (1, 1, 1), (flag, record))
-    started = time.perf_counter()
     for schedule in schedules(6):
         outcome = run([launch], schedule)
         assert outcome.fault is None
         assert outcome.arrays[record][0] == 0xDEAD
-    assert time.perf_counter() - started < 5
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "random", "adversarial"])

@@ -164,7 +164,6 @@ def measure(session, workload, stage, evidence):
             stage,
             evidence,
             workload,
-            session.identities(workload),
             Cell(RankContext(torch.device("cpu"))),
             stage.watch(),
             candidates,
@@ -189,7 +188,8 @@ def test_samples_become_records_that_the_ledger_accepts(measure, session, worklo
         candidate = next(entry for entry in workload.candidates if entry.name == record.candidate)
         assert record.source_sha256 == candidate.builds[arch].sha256
         assert record.control_source_sha256 == workload.control.builds[arch].sha256
-        assert record.identity == session.identities(workload)[record.candidate, arch]
+        assert record.code_sha256 == candidate.builds[arch].code
+        assert record.control_code_sha256 == workload.control.builds[arch].code
         assert (record.family, record.spec, record.workload) == ("hyper_connection", "odd_passes", LABEL)
         assert (record.device.arch, record.device.sm_count, record.device.name) == (
             "sm_90",
@@ -199,6 +199,7 @@ def test_samples_become_records_that_the_ledger_accepts(measure, session, worklo
         assert record.toolkit.driver == "570.1"
         assert record.exactness.exact
     assert len({record.cubin_sha256 for record in result.records}) == 3
+    assert len({record.machine_code_sha256 for record in result.records} - {None}) == 3
     passes = result.records[1]
     assert passes.gain == pytest.approx(0.25, abs=1e-3)
     assert passes.exactness.against == "control replicated"
@@ -315,7 +316,7 @@ def test_peers_are_timed_if_they_compute_the_same(measure):
     result = measure(["passes"], peers=None)
     assert set(result.peers) == {"torch eager", "a copy"}
     assert all(len(samples) == 9 for samples in result.peers.values())
-    assert set(result.records[1].timing.peers) == {"torch eager", "a copy"}
+    assert set(result.records[1].timing.baselines) == {"torch eager", "a copy"}
     assert set(result.bars()) == {"torch eager", "a copy", "passes", "replicated", "read floor"}
 
 

@@ -55,25 +55,19 @@ def planted(tmp_path_factory, device):
         assert text.count(old) >= 1
         mutant = text.replace(old, new) if old else text
         (root / f"{name}.cu").write_text(mutant)
-        build = Build(f"{name}.cu", hashlib.sha256(mutant.encode()).hexdigest())
+        digest = hashlib.sha256(mutant.encode()).hexdigest()
+        build = Build(digest, f"{name}.cu", digest)
         candidates.append(replace(control, name=name, builds={arch: build}))
     dispatch = bind(replace(TABLE, root=root, workloads=(replace(work, candidates=tuple(candidates)),)))
     Op(dispatch)
     return dispatch
 
 
-def identities(dispatch):
-    work = dispatch.table.workloads[0]
-    return {(entry.name, arch): "0" * 64 for entry in work.candidates for arch in entry.builds}
-
-
 def test_planted_candidates(planted, device, tmp_path):
     work = planted.table.workloads[0]
     options = Options(pace=Pace(groups=7, replays=10, most=14), peers=(), failures=tmp_path)
     with monitor(device) as watch:
-        result = bench(
-            planted, EVIDENCE, work, identities(planted), Cell(RankContext(device)), watch, (), options
-        )
+        result = bench(planted, EVIDENCE, work, Cell(RankContext(device)), watch, (), options)
     records = {record.candidate: record for record in result.records}
     assert {name: record.verdict for name, record in records.items()} == {
         "control": "no_difference",

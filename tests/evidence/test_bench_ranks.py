@@ -165,7 +165,6 @@ def measure(session, work, place, stage):
             stage,
             FamilyEvidence(),
             work,
-            session.identities(work),
             cell,
             Watch(),
             candidates,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kernwright.evidence.crossing import Curve, crossings
-from kernwright.evidence.tune import grid
+from kernwright.families.all_reduce.evidence import grid
 
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
 WIDE = {"tagged_words": 8192, "one_stage": 10**6, "two_stage": 10**6}
@@ -49,7 +49,7 @@ def test_noise_costs_a_little_and_moves_no_border():
 
 
 def test_sizes_that_no_order_serves():
-    with pytest.raises(ValueError, match="no order of the routes serves all payloads"):
+    with pytest.raises(ValueError, match="no order of the routes serves all sizes"):
         crossings(Curve((1, 2, 3), {"a": (1, None, 1), "b": (None, 1, None)}, {"a": 9, "b": 9}), 1)
 
 

@@ -52,7 +52,7 @@ def fuzz(session, tmp_path_factory):
             text = text.replace(START, START + RACE) if race else text
             digest = hashlib.sha256(text.encode()).hexdigest()
             (root / f"{digest[:8]}.cu").write_text(text)
-            mutants.append(replace(candidate, builds={arch: Build(f"{digest[:8]}.cu", digest)}))
+            mutants.append(replace(candidate, builds={arch: Build(digest, f"{digest[:8]}.cu", digest)}))
         work = replace(work, candidates=tuple(mutants))
         dispatch = bind(replace(table, root=root, workloads=(work,)))
         Op(dispatch)

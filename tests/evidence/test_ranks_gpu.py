@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from harness.paths import MINIATURE
+from harness.workspaces import generated_workspace
 from kernwright.evidence.commands import run_verify
 from kernwright.ledger import check, read_records
 from kernwright.specs import find_workspace
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 
-TESTS = Path(__file__).resolve().parents[1]
 LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 DTYPES = ("fp16", "bf16", "fp32")
 
@@ -24,13 +23,7 @@ DTYPES = ("fp16", "bf16", "fp32")
 @pytest.fixture
 def mini(tmp_path):
     """A workspace of the small all-reduce, generated."""
-    from kernwright.generator import plan_generation, write_generation
-
-    root = tmp_path / "ranks"
-    shutil.copytree(TESTS / "families" / "all_reduce" / "miniature", root / "specs")
-    (root / "kernwright.toml").write_text("", encoding="utf-8")
-    write_generation(plan_generation(find_workspace(root)))
-    return root
+    return generated_workspace(tmp_path / "ranks", MINIATURE)
 
 
 def job(root, *words, ranks=2):
@@ -81,7 +74,7 @@ def test_local_ranks_of_the_library(tmp_path, monkeypatch, figures, ranks):
     assert set(ran) >= fit.get(ranks, {"tagged_narrow", "one_stage", "two_stage"})
     for result in results:
         if result.skipped:
-            assert "wait for each other" in result.skipped or "no payload of" in result.skipped
+            assert "wait for each other" in result.skipped or "no payload_bytes of" in result.skipped
     figures[f"all-reduce as {ranks} local ranks"] = {
         name: {"cases": result.gate.cases, "values": result.gate.values, "seconds": result.seconds}
         for name, result in ran.items()
@@ -134,7 +127,7 @@ def test_a_job_benches_parts_and_writes_records_that_dispatch_reads(mini):
     timed = next(file.record for file in files if file.record.candidate == "narrow")
     assert timed.exactness.exact
     assert timed.timing.calls == 20
-    assert "NCCL" in timed.timing.peers, ran.stdout
+    assert "NCCL" in timed.timing.baselines, ran.stdout
     again = job(mini, "generate", ranks=1)
     assert again.returncode == 0, again.stderr
     assert "part=(4, 511)" in (mini / "generated" / "dispatch.py").read_text()

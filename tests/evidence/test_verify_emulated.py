@@ -89,7 +89,7 @@ def verify(session, tmp_path):
         root.mkdir(exist_ok=True)
         digest = hashlib.sha256(mutant.encode()).hexdigest()
         (root / f"{digest[:8]}.cu").write_text(mutant)
-        changed = replace(candidate, builds={arch: Build(f"{digest[:8]}.cu", digest)})
+        changed = replace(candidate, builds={arch: Build(digest, f"{digest[:8]}.cu", digest)})
         work = replace(work, candidates=(changed,))
         dispatch = bind(replace(table, root=root, workloads=(work,)))
         Op(dispatch)

@@ -65,7 +65,9 @@ def mutated(session, work, name, edits, root):
         text = text.replace(old, new)
     digest = hashlib.sha256(text.encode()).hexdigest()
     (root / f"{digest[:8]}.cu").write_text(text)
-    work = replace(work, candidates=(replace(candidate, builds={arch: Build(f"{digest[:8]}.cu", digest)}),))
+    work = replace(
+        work, candidates=(replace(candidate, builds={arch: Build(digest, f"{digest[:8]}.cu", digest)}),)
+    )
     dispatch = bind(replace(session.dispatch.table, root=root, workloads=(work,)))
     Op(dispatch)
     return dispatch, work
@@ -180,7 +182,7 @@ def test_a_candidate_that_no_payload_takes_is_skipped_with_the_reason(session, t
     assert [result.passed for result in results] == [True, False]
     assert (results[1].candidate, results[1].failure) == ("two", "")
     assert results[1].skipped == (
-        f"no payload of {work.label} takes route two_stage, by the thresholds of spec mini; candidate two has "
+        f"no payload_bytes of {work.label} takes route two_stage, by the thresholds of spec mini; candidate two has "
         "nothing to show"
     )
 

@@ -89,10 +89,12 @@ def record(lab: Any, milliseconds: float, workload: str = "fp16-hc3-h64-n1-r32-t
         control="control",
         device=RecordedDevice(arch="sm_90", sm_count=132, name="NVIDIA H200"),
         toolkit=Toolkit(**versions),
+        code_sha256=digests["strided"]["code"],
+        control_code_sha256=digests["control"]["code"],
         source_sha256=digests["strided"]["source_sha256"],
         control_source_sha256=digests["control"]["source_sha256"],
         cubin_sha256="0" * 64,
-        identity=digests["strided"]["identity"],
+        machine_code_sha256=None,
         exactness=Exactness(cases=16, values=4096, mismatches=0, against="control control"),
         timing=Timing(scope="boundary", calls=1, replays=100, groups=(group,) * 8),
     )
@@ -128,7 +130,7 @@ def test_an_admitted_record_is_dispatched_until_its_source_changes(lab: Any) -> 
     lab.edit("ctas = 2", "ctas = 1")
     chosen, reason = chosen_on_h200(lab)
     assert chosen == "control"
-    assert reason.startswith("the record is stale: it measured source ")
+    assert reason.startswith("the record is stale: it measured code ")
 
 
 def test_a_module_rewritten_within_a_second_is_not_taken_from_bytecode(
@@ -160,7 +162,9 @@ def test_the_librarys_module_is_short_readable_python() -> None:
     code = [line for line in text.splitlines() if re.match(r"(import|from|def|class|if|for) ", line)]
     assert code == [
         "from pathlib import Path",
-        "from ..runtime import Build, Candidate, DeviceKind, Kernel, Part, Record, Table, Workload, bind",
+        "from ..runtime import bind",
+        "from ..table import Build, Candidate, CtaRecord, DeviceKind, FamilyEntry, Kernel, Part, "
+        "RecordLine, Table, Workload",
         "from ..families.all_reduce import op as _all_reduce",
         "from ..families.hyper_connection import op as _hyper_connection",
         "from ..families.linear_all_reduce import op as _linear_all_reduce",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def run(root: Path, code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("calls", [0, 3, 11])
+@pytest.mark.parametrize("calls", [0, 3, 7])
 def test_a_kill_between_two_files_leaves_whole_files_and_a_rerun_repairs(lab: Any, calls: int) -> None:
     lab.generate()
     old = lab.files()
@@ -54,7 +55,10 @@ def test_a_kill_between_two_files_leaves_whole_files_and_a_rerun_repairs(lab: An
 @pytest.mark.parametrize("calls", [0, 2])
 def test_a_kill_while_removing_leaves_nothing_behind_after_a_rerun(lab: Any, calls: int) -> None:
     lab.generate()
-    lab.edit("hidden = 64", "hidden = 128")
+    for name in ("strided", "staged"):
+        lab.spec.write_text(
+            re.sub(rf'\[\[candidate]]\nname = "{name}"[^[]*(\["[^[]*)?', "", lab.spec.read_text())
+        )
     new = lab.plan.files
     killed = run(lab.root, KILLED.format(calls=calls, method="unlink"))
     assert killed.returncode == -signal.SIGKILL
@@ -102,10 +106,10 @@ def test_a_run_waits_for_the_one_before(lab: Any) -> None:
         ),
         ('{"format": 1, "files": {"a\\u0000": ""}}', "which is outside its folder; nothing was deleted"),
         ('{"format": 1, "fil', "can't be read (Unterminated string"),
-        ('{"format": 2, "files": {}}', "has format 2; this version reads 1: delete the folder"),
+        ('{"format": 3, "files": {}}', "has format 3; this version reads 1 and 2: delete the folder"),
         ('{"format": 1, "files": 3}', "lists no files by name; restore it, or delete the folder"),
         ('{"format": 1}', "lists no files by name"),
-        ("[]", "has format list; this version reads 1"),
+        ("[]", "has format list; this version reads 1 and 2"),
         ("\udcff\udcfe", "can't be read"),
     ],
 )
@@ -146,7 +150,6 @@ def test_the_manifest_holds_digests_and_nothing_of_this_machine(lab: Any) -> Non
     for entry in manifest["sources"]:
         assert manifest["files"][entry["source"]] == entry["source_sha256"]
         content = lab.files()[entry["source"]].decode()
-        assert entry["identity"] in content
         assert all(f"{symbol}(" in content for symbol in entry["kernels"])
     assert str(lab.root) not in text
     assert "nvrtc" not in text.lower()

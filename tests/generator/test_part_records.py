@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.paths import MINIATURE
+from harness.workspaces import load_module
 from kernwright.generator.generate import Generation, plan_generation, write_generation
 from kernwright.generator.records import current_sources
 from kernwright.ledger import (
@@ -44,7 +44,7 @@ class Ranks:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Path:
-    shutil.copytree(Path(__file__).parents[1] / "families" / "all_reduce" / "miniature", tmp_path / "specs")
+    shutil.copytree(MINIATURE, tmp_path / "specs")
     (tmp_path / "kernwright.toml").write_text("", encoding="utf-8")
     return tmp_path
 
@@ -65,10 +65,12 @@ def made(lab: Path, ratio: float | None = 0.8, **changes: Any) -> Record:
         "part": TAGGED,
         "device": RecordedDevice(arch="sm_90", sm_count=132, name="NVIDIA H200"),
         "toolkit": Toolkit(**dict.fromkeys(Toolkit.model_fields, "1.0")),
-        "source_sha256": current["mini", LABEL, names["candidate"], "sm_90"],
-        "control_source_sha256": current["mini", LABEL, names["control"], "sm_90"],
+        "code_sha256": current["mini", LABEL, names["candidate"], "sm_90"],
+        "control_code_sha256": current["mini", LABEL, names["control"], "sm_90"],
+        "source_sha256": "0" * 64,
+        "control_source_sha256": "0" * 64,
         "cubin_sha256": None,
-        "identity": "0" * 64,
+        "machine_code_sha256": None,
         "exactness": EXACT,
         "timing": None if ratio is None else Timing(scope="chain", calls=20, replays=9, groups=(group,) * 9),
     }
@@ -78,12 +80,7 @@ def made(lab: Path, ratio: float | None = 0.8, **changes: Any) -> Record:
 def dispatch_of(lab: Path) -> Any:
     write_generation(planned(lab))
     name = f"parts_{lab.name}".replace("-", "_")
-    spec = importlib.util.spec_from_file_location(name, lab / "generated" / "dispatch.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(name, lab / "generated" / "dispatch.py")
 
 
 def decided(module: Any, size: int, device: RuntimeDevice = HERE) -> tuple[str, dict[str, str]]:

@@ -45,10 +45,12 @@ def made(lab: Any, ratio: float | None = 0.875, **changes: Any) -> Record:
         "control": "control",
         "device": RecordedDevice(arch="sm_90", sm_count=132, name="NVIDIA H200"),
         "toolkit": Toolkit(**dict.fromkeys(Toolkit.model_fields, "1.0")),
-        "source_sha256": current["small", LABEL, changes.get("candidate", "strided"), "sm_90"],
-        "control_source_sha256": current["small", LABEL, changes.get("control", "control"), "sm_90"],
+        "code_sha256": current["small", LABEL, changes.get("candidate", "strided"), "sm_90"],
+        "control_code_sha256": current["small", LABEL, changes.get("control", "control"), "sm_90"],
+        "source_sha256": "0" * 64,
+        "control_source_sha256": "0" * 64,
         "cubin_sha256": None,
-        "identity": "0" * 64,
+        "machine_code_sha256": None,
         "exactness": EXACT,
         "timing": None
         if ratio is None
@@ -85,7 +87,7 @@ def test_one_record_a_candidate_and_device_enters_the_table(lab: Any) -> None:
     put(lab, 0.5, workload="bf16-hc3-h64-n1-r32-tp1")
     assert table(lab) == [("staged", "admitted", 0.25, True), ("strided", "admitted", 0.125, True)]
     text = lab.plan.files["dispatch.py"]
-    assert text.count("                Record(\n") == 3
+    assert text.count("                RecordLine(\n") == 3
     assert "gain=0.125" in text
     assert f"source='small/{LABEL}/strided.sm_90-nvidia-h200." in text
     assert "20260102T120000Z.json'" in text
@@ -101,21 +103,6 @@ def test_a_mismatch_stays_one_whatever_the_control(lab: Any) -> None:
     put(lab, exactness=WRONG)
     lab.edit("budget = { registers = 128 }", "down = { load_bytes = 4 }")
     assert table(lab) == [("strided", "rejected", None, False)]
-
-
-def old(lab: Any, mismatches: int) -> None:
-    """A record of version 1 of today's source, as anyone can type it."""
-    fields = made(lab).model_dump(mode="json")
-    kept = ("family", "spec", "workload", "candidate", "device", "source_sha256")
-    typed = {
-        "schema_version": 1,
-        "exactness": {"cases": 1, "mismatches": mismatches},
-        "verdict": "admitted",
-        "gain": 0.5,
-        "reason": "Trust me.",
-    }
-    ledger(lab).mkdir(parents=True, exist_ok=True)
-    (ledger(lab) / "old.json").write_text(json.dumps({k: fields[k] for k in kept} | typed), encoding="utf-8")
 
 
 def strided_on(lab: Any, device: RuntimeDevice, policy: Policy) -> tuple[bool, str]:
@@ -146,23 +133,6 @@ def test_a_later_pass_doesnt_undo_a_mismatch_on_any_device(lab: Any, policy: Pol
     out = (False, "this source failed exactness on sm_90, 132 SMs, NVIDIA H200")
     assert strided_on(lab, RuntimeDevice("sm_90", 132, "NVIDIA H200", 0), policy) == out
     assert strided_on(lab, RuntimeDevice("sm_90", 114, "NVIDIA H100 PCIe", 0), policy) == out
-
-
-def test_a_typed_record_of_version_1_dispatches_nothing(lab: Any) -> None:
-    h200 = RuntimeDevice("sm_90", 132, "NVIDIA H200", 0)
-    old(lab, mismatches=0)
-    assert table(lab) == []
-    chosen, reason = strided_on(lab, h200, "verified")
-    assert (chosen, reason.split(";")[0]) == (False, "no exactness record for this source")
-    put(lab)
-    assert table(lab) == [("strided", "admitted", 0.125, True)]
-    assert strided_on(lab, h200, "verified")[0]
-
-
-def test_a_failure_of_version_1_is_believed(lab: Any) -> None:
-    old(lab, mismatches=1)
-    put(lab)
-    assert table(lab) == [("strided", "rejected", None, False)]
 
 
 def test_a_time_against_another_candidate_than_the_control_admits_nothing(lab: Any) -> None:

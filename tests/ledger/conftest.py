@@ -19,6 +19,7 @@ from kernwright.ledger import (
     make_record,
     record_name,
 )
+from kernwright.ledger.record import CODE_FIELDS, document, seal_of
 
 H200 = RecordedDevice(arch="sm_90", sm_count=132, name="NVIDIA H200")
 Make = Callable[..., Record]
@@ -49,10 +50,12 @@ def record(**changes: Any) -> Record:
         "toolkit": Toolkit(
             kernwright="0.1", python="3.11", torch="2.13", cupy="14", nvrtc="12.9", driver="570"
         ),
+        "code_sha256": "ab" * 32,
+        "control_code_sha256": "cd" * 32,
         "source_sha256": "ab" * 32,
         "control_source_sha256": "cd" * 32,
         "cubin_sha256": "ef" * 32,
-        "identity": "01" * 32,
+        "machine_code_sha256": "01" * 32,
         "exactness": Exactness(cases=16, values=400_000, mismatches=0, against="control replicated"),
         "timing": timing(),
     }
@@ -62,6 +65,24 @@ def record(**changes: Any) -> Record:
 def file(**changes: Any) -> RecordFile:
     made = record(**changes)
     return RecordFile(record_name(made), made)
+
+
+def older(version: int, **changes: Any) -> dict[str, Any]:
+    """The JSON of a record as a version before 5 wrote it, sealed."""
+    facts = {name: value for name, value in document(record(**changes)).items() if name not in CODE_FIELDS}
+    facts |= {"schema_version": version, "identity": "01" * 32}
+    if facts["timing"] is not None:
+        facts["timing"]["peers"] = facts["timing"].pop("baselines")
+    if version < 4:
+        del facts["exactness"]["closeness"]
+    if version < 3:
+        del facts["part"]
+    return facts | {"sha256": seal_of(Record.model_validate(facts))}
+
+
+@pytest.fixture(name="older")
+def _older() -> Callable[..., dict[str, Any]]:
+    return older
 
 
 @pytest.fixture(name="record")
@@ -86,7 +107,7 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     def written(name: str = "a.json", **changes: Any) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record().model_dump(mode="json") | changes), encoding="utf-8")
+        path.write_text(json.dumps(document(record()) | changes), encoding="utf-8")
         return path
 
     return written

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kernwright.ledger import Record, RecordedPart, RecordFile, check, read_record, usable, write_record
+from kernwright.ledger.record import document as document_of
 from kernwright.ledger.record import seal_of
 from kernwright.specs import SpecError
 
@@ -82,7 +83,6 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def edited(value: object, key: object) -> object:
     """Another value that the model takes too."""
     special: dict[object, object] = {
-        "schema_version": 2,
         "measured_at": "2026-03-01T12:00:01Z",
         "arch": "sm_70",
         "scope": "kernel",
@@ -99,9 +99,12 @@ def edited(value: object, key: object) -> object:
 
 @pytest.mark.parametrize("part", [None, RecordedPart(field="payload_bytes", low=4, high=65536, at=512)])
 def test_every_single_edit_breaks_the_seal(record: Any, part: RecordedPart | None) -> None:
-    original = record(part=part).model_dump(mode="json")
+    original = document_of(record(part=part))
+    del original["rekeyed"]
     changed = 0
     for path in leaves(original):
+        if path == ("schema_version",):
+            continue  # another version has other fields
         document = json.loads(json.dumps(original))
         here = document
         for part in path[:-1]:

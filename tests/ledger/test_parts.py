@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import kernwright
 import pytest
 from kernwright.ledger import (
     Record,
@@ -14,44 +13,39 @@ from kernwright.ledger import (
     check,
     newest,
     read_record,
-    read_records,
-    record_name,
     rows,
 )
-from kernwright.ledger.record import seal_of
+from kernwright.specs import SpecError
 from pydantic import ValidationError
+
+from .conftest import timing
 
 SMALL = RecordedPart(field="payload_bytes", low=4, high=65536, at=512)
 LARGE = RecordedPart(field="payload_bytes", low=65537, high=131071, at=92672)
 
 
-def test_the_records_that_version_2_wrote_are_whole_and_unedited() -> None:
-    folder = Path(kernwright.__file__).parent / "ledger" / "records"
-    files = [file for file in read_records(folder) if file.version == 2]
-    if not files:
-        pytest.skip("the records aren't part of an installed package")
-    assert check(files) == []
-    for file in files:
-        assert (file.record.schema_version, file.record.part) == (2, None)
-        assert record_name(file.record) == file.name
-    assert newest(files, {}) != []
-
-
-def test_an_edited_record_of_version_2_is_found(record: Any, tmp_path: Path) -> None:
-    document = record().model_dump(mode="json", exclude={"part"}) | {"schema_version": 2}
-    whole = Record.model_validate(document)
-    document["sha256"] = seal_of(whole)
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_an_edited_record_of_an_older_version_is_found(older: Any, tmp_path: Path, version: int) -> None:
+    document = older(version, timing=timing(baselines={"NCCL": (2.5, 2.6)}))
+    assert document["timing"]["peers"] == {"NCCL": [2.5, 2.6]}
     path = tmp_path / "old.json"
     path.write_text(json.dumps(document), encoding="utf-8")
-    assert check([read_record(path)]) == []
+    file = read_record(path)
+    assert check([file]) == []
+    assert file.record.timing is not None
+    assert file.record.timing.baselines == {"NCCL": (2.5, 2.6)}
     path.write_text(json.dumps(document | {"cubin_sha256": "0" * 64}), encoding="utf-8")
     assert [problem.key for problem in check([read_record(path)])] == ["sha256"]
-    path.write_text(json.dumps(document | {"schema_version": 3}), encoding="utf-8")
-    assert [problem.key for problem in check([read_record(path)])] == ["sha256"]
+    path.write_text(json.dumps(document | {"schema_version": 6 - version}), encoding="utf-8")
+    if version != 3:
+        assert [problem.key for problem in check([read_record(path)])] == ["sha256"]
+    path.write_text(json.dumps(document | {"code_sha256": "0" * 64}), encoding="utf-8")
+    with pytest.raises(SpecError, match="which knew its code by the text"):
+        read_record(path)
 
 
-def test_version_2_had_no_parts(record: Any) -> None:
-    document = record(part=SMALL).model_dump(mode="json") | {"schema_version": 2}
+def test_version_2_had_no_parts(older: Any) -> None:
+    document = older(3, part=SMALL) | {"schema_version": 2}
     with pytest.raises(ValidationError, match="found a part in a record of version 2, which had none"):
         Record.model_validate(document)
 

@@ -75,7 +75,7 @@ def test_stale_rows_say_what_to_measure_again(file: Any) -> None:
         "device": "NVIDIA H200",
         "measured_at": "2026-03-01T12:00:00Z",
         "verdict": "admitted",
-        "source": "abababababab",
+        "code": "abababababab",
         "file": file().name,
     }
 

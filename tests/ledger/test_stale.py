@@ -31,13 +31,13 @@ def at(second: int, file: Any, **changes: Any) -> RecordFile:
 
 def test_the_newest_record_of_todays_source_counts(file: Any, timing: Any) -> None:
     first, second = at(1, file), at(2, file, timing=timing(1.2))
-    later_but_old = at(3, file, source_sha256=THEN)
+    later_but_old = at(3, file, code_sha256=THEN)
     assert newest([later_but_old, second, first], sources()) == [second]
     assert stale([later_but_old, second, first], sources()) == []
 
 
 def test_without_one_the_newest_of_all_is_stale_and_visible(file: Any) -> None:
-    first, second = at(1, file, source_sha256="22" * 32), at(2, file, source_sha256=THEN)
+    first, second = at(1, file, code_sha256="22" * 32), at(2, file, code_sha256=THEN)
     assert newest([second, first], sources()) == [second]
     assert stale([second, first], sources()) == [second]
     assert staleness(second.record, sources()).source
@@ -72,7 +72,7 @@ def test_a_later_pass_doesnt_undo_a_mismatch(file: Any) -> None:
 
 def test_a_mismatch_counts_on_every_kind_of_device(file: Any) -> None:
     failed, passed = at(1, file, timing=None, exactness=WRONG), at(2, file, device=H100)
-    older = at(3, file, device=H100, source_sha256=THEN)
+    older = at(3, file, device=H100, code_sha256=THEN)
     assert newest([passed, failed], sources()) == [failed]
     assert newest([older, passed, failed], sources()) == [failed]
     there = at(4, file, timing=None, exactness=WRONG, device=H100)
@@ -82,7 +82,7 @@ def test_a_mismatch_counts_on_every_kind_of_device(file: Any) -> None:
 
 
 def test_a_mismatch_is_over_when_the_source_changes(file: Any) -> None:
-    failed, passed = at(2, file, timing=None, exactness=WRONG), at(1, file, source_sha256=THEN)
+    failed, passed = at(2, file, timing=None, exactness=WRONG), at(1, file, code_sha256=THEN)
     assert newest([failed, passed], sources(THEN)) == [passed]
     assert newest([failed], sources(THEN)) == [failed]
     assert stale([failed], sources(THEN)) == [failed]
@@ -91,9 +91,9 @@ def test_a_mismatch_is_over_when_the_source_changes(file: Any) -> None:
 def test_a_mismatch_of_a_build_that_its_device_takes_no_more_still_counts(file: Any) -> None:
     ampere = RecordedDevice(arch="sm_86", sm_count=84, name="NVIDIA A40")
     failed = at(1, file, timing=None, exactness=WRONG, device=ampere)
-    passed = at(2, file, device=ampere, source_sha256=THEN)
+    passed = at(2, file, device=ampere, code_sha256=THEN)
     both = sources(NOW, arch="sm_80") | sources(THEN, arch="sm_86")
-    assert newest([failed, at(3, file, device=ampere), passed], both) == [passed, failed]
+    assert newest([failed, at(3, file, device=ampere), passed], both) == [failed, passed]
     assert stale([failed, passed], both) == []
 
 
@@ -110,37 +110,29 @@ def test_no_history_dispatches_a_source_that_ever_failed(
         at(
             second,
             file,
-            source_sha256=source,
+            code_sha256=source,
             device=H100 if elsewhere else H200,
             **({} if exact else {"exactness": WRONG, "timing": None}),
         )
         for exact, source, elsewhere, second in runs
     ]
-    of_today = [f for f in newest(files, sources()) if f.record.source_sha256 == NOW]
+    of_today = [f for f in newest(files, sources()) if f.record.code_sha256 == NOW]
     failed = {
-        f.record.device.name for f in files if f.record.source_sha256 == NOW and f.record.exactness.inexact
+        f.record.device.name for f in files if f.record.code_sha256 == NOW and f.record.exactness.inexact
     }
     if failed:
         assert {f.record.device.name for f in of_today} == failed
         assert not any(f.record.exactness.exact for f in of_today)
     else:
-        passed = {f.record.device.name for f in files if f.record.source_sha256 == NOW}
+        passed = {f.record.device.name for f in files if f.record.code_sha256 == NOW}
         assert {f.record.device.name for f in of_today} == passed
 
 
-def test_an_unsealed_record_counts_only_if_it_is_inexact(file: Any) -> None:
-    old = RecordFile("old.json", at(2, file).record, version=1)
-    assert newest([old], sources()) == []
-    assert stale([old], sources(THEN)) == []
-    sealed = at(1, file, source_sha256=THEN)
-    assert newest([old, sealed], sources()) == [sealed]
-    failed = RecordFile("failed.json", at(1, file, timing=None, exactness=WRONG).record, version=1)
-    assert newest([old, failed, at(3, file)], sources()) == [failed]
-
-
-def test_the_source_decides_whatever_the_identity(file: Any) -> None:
-    assert not staleness(file(identity="99" * 32).record, sources())
-    assert staleness(file(source_sha256=THEN).record, sources()).source
+def test_a_changed_text_makes_nothing_stale_and_a_record_without_its_code_is(file: Any) -> None:
+    assert not staleness(file(source_sha256="99" * 32, control_source_sha256="99" * 32).record, sources())
+    assert staleness(file(code_sha256=THEN).record, sources()).source
+    old = file().record.model_copy(update={"schema_version": 4, "code_sha256": None})
+    assert staleness(old, sources()).source
 
 
 def test_devices_and_candidates_have_records_of_their_own(file: Any) -> None:
@@ -163,12 +155,12 @@ def test_a_changed_control_makes_times_stale_but_not_exactness(file: Any) -> Non
         True,
     )
     assert stale([verified], changed) == []
-    control = at(1, file, candidate="replicated", source_sha256="99" * 32)
+    control = at(1, file, candidate="replicated", code_sha256="99" * 32)
     assert stale([control], changed) == []
 
 
 def test_a_control_of_someone_elses_counts_as_unchanged(file: Any) -> None:
-    assert stale([at(1, file, control="team_kernel", control_source_sha256=None)], sources()) == []
+    assert stale([at(1, file, control="team_kernel", control_code_sha256=None)], sources()) == []
 
 
 def test_what_is_generated_no_more_cant_be_measured_again(file: Any) -> None:

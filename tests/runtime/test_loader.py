@@ -18,7 +18,7 @@ from kernwright.table import Build
 
 GPU = Device("sm_90", 132, "NVIDIA H200", 0)
 TEXT = "// a kernel\n"
-BUILD = Build("small/control.sm_90.cu", hashlib.sha256(TEXT.encode()).hexdigest())
+BUILD = Build("1" * 64, "small/control.cu", hashlib.sha256(TEXT.encode()).hexdigest())
 
 
 @pytest.fixture

@@ -245,8 +245,8 @@ def test_equal_gains_keep_file_order(make: ModuleType) -> None:
             "its record on sm_90, 132 SMs, NVIDIA H200 says no difference (gain +0.1% over the control)",
         ),
         (
-            {"sha256": "1a2b3c4d" + "0" * 56},
-            "the record is stale: it measured source 1a2b3c4d..., this is {digest}...",
+            {"code": "1a2b3c4d" + "0" * 56},
+            "the record is stale: it measured code 1a2b3c4d..., this is code {digest}...",
         ),
         (
             {"device": DeviceKind("sm_90", 114, "NVIDIA H100 PCIe")},
@@ -261,7 +261,7 @@ def test_a_record_that_does_not_admit_here(make: ModuleType, record: dict[str, A
     selection = decide(make, work)
     assert selection.chosen is not None
     assert selection.chosen.candidate.name == "control"
-    digest = make.build("fast", "sm_90").sha256[:8]
+    digest = make.build("fast", "sm_90").code[:8]
     expected = reason.format(digest=digest) + "; policy measured dispatches admitted candidates only"
     assert reasons(selection)[1] == expected
 
@@ -349,7 +349,7 @@ def test_the_fallback_is_explained_by_the_candidate_that_came_furthest(make: Mod
 
 def test_a_build_that_does_not_load_is_out(make: ModuleType) -> None:
     work = make.workload(make.candidate("control"))
-    digest = make.build("control", "sm_90").sha256
+    digest = make.build("control", "sm_90").code
     selection = select(
         make.table(work),
         request_for(make, work),
@@ -370,7 +370,7 @@ def test_a_candidate_that_was_never_tried_does_not_hide_what_keeps_the_control_o
 ) -> None:
     other = make.workload(make.candidate("other"), dtype="bfloat16", spec="other")
     work = make.workload(make.candidate("control", min_sms=80), make.candidate("fast"))
-    digest = make.build("control", "sm_90").sha256
+    digest = make.build("control", "sm_90").code
     unusable = {(digest, "sm_90", None): "CuPy isn't installed"} if broken else {}
     works = (other, work)
     selection = select(make.table(*works), request_for(make, *works), device, "measured", unusable=unusable)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -85,6 +86,26 @@ def test_warm_up_takes_the_sizes_of_an_engine(make: ModuleType, gpu: Any) -> Non
     ]
     assert bound.warm_up([H200], tokens=[64]) == ()
     assert len(bound.warm_up([H200])) == 8
+
+
+def test_warm_up_takes_the_sizes_of_any_interval_by_its_name(make: ModuleType, gpu: Any) -> None:
+    bound = make.dispatch_of(make.workload(make.candidate("many"), tokens=(2, 8)))
+    with pytest.raises(ValueError) as caught:
+        bound.warm_up([H200], token=[1])
+    assert str(caught.value) == (
+        "warm_up was given sizes of 'token', which no workload has as an interval; intervals are tokens"
+    )
+    assert len(bound.warm_up([H200], tokens=None)) == 4
+
+
+def test_an_explanation_is_of_the_first_kind_by_default(make: ModuleType) -> None:
+    bound = make.dispatch_of(make.workload(make.candidate("control")))
+    fields = {**make.workload().fields, "tokens": 1}
+    assert bound.explain_request("hyper_connection", fields, "sm_90").kind == "boundary"
+    unstated = type(bound)(replace(bound.table, families=()))
+    unstated.register(bound.operator("hyper_connection"))
+    with pytest.raises(ValueError, match="the table states no kinds of hyper_connection; name the kind"):
+        unstated.explain_request("hyper_connection", fields, "sm_90")
 
 
 def test_there_is_a_call_for_every_part_of_the_library() -> None:

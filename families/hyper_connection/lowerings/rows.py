@@ -114,6 +114,7 @@ def lower_rows(workload: HyperConnectionWorkload, candidate: Replicated) -> Lowe
             "y": ((most, state), workload.dtype),
             "lora": ((most, workload.low_rank), workload.dtype),
         },
+        scratch_by="tokens",
         arguments={"tokens": "uint32"},
     )
 

@@ -117,5 +117,6 @@ def lower_tensor_core(workload: HyperConnectionWorkload, candidate: TensorCore) 
             "partials": ((most, candidate.segments, stored["down"]), "float32"),
             "partials_final": ((most, candidate.segments, stored["down_final"]), "float32"),
         },
+        scratch_by="tokens",
         arguments={"tokens": "uint32"},
     )

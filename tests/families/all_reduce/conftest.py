@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Object, compile_text
-from kernwright.evidence.oracle import storage
+from harness.rank_group import RankGroup, spread, to_bits
+from harness.workspaces import generated_workloads
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, compile_text
 from kernwright.families.all_reduce.oracle import all_reduce, all_reduce_sum2
 from kernwright.families.all_reduce.spec import AllReduceSpec, ChannelLayout
-from kernwright.generator.environment import make_environment
-from kernwright.generator.sources import GeneratedCandidate, GeneratedWorkload, generate_workloads
-from kernwright.specs import families, find_workspace, load_spec
+from kernwright.generator.sources import GeneratedWorkload
 
 HERE = Path(__file__).parent
 OPERATIONS = ("symmetric", "staged", "sum2")
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
-SECOND = 1_000_000_000
-Edit = tuple[str, str]
 
 
 def generated(path: Path) -> tuple[AllReduceSpec, list[GeneratedWorkload]]:
-    workspace = find_workspace()
-    known = families(workspace)
-    file = load_spec(path, workspace)
-    workloads = list(generate_workloads(make_environment(workspace, known), file, known["all_reduce"]))
+    file, workloads = generated_workloads(path, "all_reduce")
     assert isinstance(file.spec, AllReduceSpec)
     return file.spec, workloads
 
@@ -40,19 +34,12 @@ def miniature() -> tuple[AllReduceSpec, dict[tuple[str, int], GeneratedWorkload]
     return spec, {(entry.workload.dtype, entry.workload.world_size): entry for entry in workloads}
 
 
-def to_bits(values: Any, dtype: str) -> Any:
-    values = np.asarray(values, np.float32)
-    return values.view(np.uint32) if dtype == "float32" else storage(dtype).store(values)
-
-
 @dataclass
-class Group:
+class Group(RankGroup):
     """Ranks of one channel; `call` appends launches and what they must store."""
 
     dtype: str
     ranks: int
-    edits: tuple[Edit, ...] = ()
-    """Changes to every text; each must fit somewhere."""
     epoch: int = 0
     """Epoch of the call before the first one, and the flags and tags that it left."""
     tag: int | None = None
@@ -60,8 +47,6 @@ class Group:
     devices: tuple[int, ...] = ()
     """The emulator's rank of each rank of the group; default the same."""
     seed: int = 1
-    launches: list[EmulatedLaunch] = field(default_factory=list)
-    expected: dict[DeviceBuffer, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.spec, workloads = miniature()
@@ -87,21 +72,9 @@ class Group:
                 slots[parity * half : (parity + 1) * half, 1] = newest
         return memory
 
-    def candidate(self, name: str) -> GeneratedCandidate:
-        return next(c for c in self.entry.candidates if c.candidate.name == name)
-
-    def kernel(self, name: str) -> Object:
-        text = self.candidate(name).sources[-1].text
-        for old, new in self.edits:
-            text = text.replace(old, new)
-        return compile_text(text, f"{name}.cu")
-
     def values(self, numel: int) -> Any:
-        """What each rank contributes: the order of adding them matters."""
-        spread = np.ldexp(
-            self.rng.standard_normal((self.ranks, numel)), self.rng.integers(-3, 4, (self.ranks, numel))
-        )
-        return to_bits(spread, self.dtype)
+        """What each rank contributes."""
+        return spread(self.rng, self.dtype, (self.ranks, numel))
 
     def buffer(self, make: Any, name: str, bits: Any, device: int) -> DeviceBuffer:
         return DeviceBuffer(name, bits, make, device, (), self.dtype)
@@ -162,27 +135,24 @@ class Group:
         if operation == "symmetric":
             for rank in active:
                 self._produce(rank, inputs[rank], slot)
-        kernel, lowered = self.kernel(name), self.candidate(name)
-        launch = lowered.lowering.kernels[operation]
         for rank in [0] if one_grid else active:
             everyone = [range(self.ranks)[i] if one_grid else rank for i in range(self.ranks)]
             arguments = {
-                "channels": tuple(self.channels),
                 "inputs": tuple(inputs[i] for i in everyone),
                 "addends": tuple(others[i] for i in everyone) if others else None,
                 "outputs": tuple(outputs[i] for i in everyone),
                 "numel": np.uint32(numel),
                 "input_slot": np.uint32(slot),
-                "rank_base": np.uint32(rank),
-                "timeout_ns": np.uint64(timeout_s * SECOND),
             }
-            grid = (launch.grid[0], self.ranks if one_grid else 1, 1)
-            args: Any = tuple(arguments[argument] for argument in launch.args)
-            symbol = lowered.symbols[operation]
-            self.launches.append(
-                EmulatedLaunch(
-                    kernel, symbol, grid, launch.block, args, rank=self.devices[rank], stream=stream
-                )
+            self.launch(
+                name,
+                operation,
+                arguments,
+                rank,
+                device=self.devices[rank],
+                stream=stream,
+                one_grid=one_grid,
+                timeout_s=timeout_s,
             )
         return outputs
 
@@ -202,14 +172,8 @@ class Group:
             EmulatedLaunch(kernel, "delay", once, once, one, rank=self.devices[rank], stream=stream)
         )
 
-    def record(self, arrays: Any, rank: int) -> list[int]:
-        """The error record of a rank after a run: failures, rank, peer, waited for, expected, seen, CTA."""
-        words = arrays[self.channels[rank]].view(np.uint32)
-        return words[self.layout.record // 4 :][:7].tolist()
-
     def epochs(self, arrays: Any, rank: int) -> set[int]:
-        words = arrays[self.channels[rank]].view(np.uint32)
-        return set(words[self.layout.epochs // 4 : self.layout.tickets // 4].tolist())
+        return set(self.words(arrays, rank)[self.layout.epochs // 4 : self.layout.tickets // 4].tolist())
 
 
 @pytest.fixture(scope="session")

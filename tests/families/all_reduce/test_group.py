@@ -52,8 +52,8 @@ def test_equal_ranks_agree_and_nothing_stands_in_their_way() -> None:
     ("found", "sentence"),
     [
         (
-            changed(1, channels=(replace(PLAN, places={**PLAN.places, "capacity": 4096}),)),
-            "ranks disagree on the payload of channel mini: ranks 0, 2, 3: 2048 bytes; rank 1: 4096 bytes. Give all "
+            changed(1, channels=(replace(PLAN, places={**PLAN.places, "size": 12000}),)),
+            "ranks disagree on the size of channel mini: ranks 0, 2, 3: 9000 bytes; rank 1: 12000 bytes. Give all "
             "ranks the same, generated from the same spec files",
         ),
         (

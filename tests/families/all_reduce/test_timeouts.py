@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from kernwright.emulator import Interleaving, find_races, run, schedules
@@ -29,7 +27,6 @@ def test_a_rank_that_skips_a_call(group, name, operation):
     made = group("bfloat16", 2)
     before = made.call(name, operation, NUMEL)
     skipped = made.call(name, operation, NUMEL, skip=[1])
-    started = time.perf_counter()
     for schedule in schedules(4):
         outcome = run(made.launches, schedule)
         assert outcome.fault is None
@@ -43,7 +40,6 @@ def test_a_rank_that_skips_a_call(group, name, operation):
         assert cta < made.candidate(name).candidate.ctas
         assert made.record(outcome.arrays, 1)[0] == 0
         assert (made.epochs(outcome.arrays, 0), made.epochs(outcome.arrays, 1)) == ({2}, {1})
-    assert time.perf_counter() - started < 10  # of 30 virtual seconds, several times
 
 
 def late(group, name, operation, edits=()):

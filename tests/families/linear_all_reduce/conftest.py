@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from kernwright.emulator import DeviceBuffer, Object, compile_text
-from kernwright.evidence.oracle import storage
+from harness.rank_group import RankGroup, spread
+from harness.workspaces import generated_workloads
+from kernwright.emulator import DeviceBuffer
 from kernwright.families.all_reduce.oracle import all_reduce
 from kernwright.families.linear_all_reduce.emulated import EmulatedRanks
 from kernwright.families.linear_all_reduce.lowering import LinearLayout
-from kernwright.generator.environment import make_environment
-from kernwright.generator.sources import GeneratedCandidate, GeneratedWorkload, generate_workloads
-from kernwright.specs import families, find_workspace, load_spec
+from kernwright.generator.sources import GeneratedWorkload
 from kernwright.table import Kernel
 
 HERE = Path(__file__).parent
-Edit = tuple[str, str]
 
 
 def generated(path: Path) -> list[GeneratedWorkload]:
-    workspace = find_workspace()
-    known = families(workspace)
-    file = load_spec(path, workspace)
-    return list(generate_workloads(make_environment(workspace, known), file, known["linear_all_reduce"]))
+    return generated_workloads(path, "linear_all_reduce")[1]
 
 
 @functools.cache
@@ -38,15 +33,12 @@ def miniature() -> dict[tuple[str, int, int], GeneratedWorkload]:
 
 
 @dataclass
-class Ranks:
+class Ranks(RankGroup):
     """Ranks of one channel; calls append launches and what they must store. One stream a rank."""
 
     dtype: str = "bfloat16"
     ranks: int = 2
-    edits: tuple[Edit, ...] = ()
-    """Changes to every text; each must fit somewhere."""
     seed: int = 1
-    expected: dict[DeviceBuffer, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.entry = miniature()[self.dtype, self.ranks, 16]
@@ -57,20 +49,8 @@ class Ranks:
         self.emulated = EmulatedRanks(self.dtype, memory, self.layout.partials, self.ranks * size)
         self.launches, self.channels = self.emulated.launches, self.emulated.channels
 
-    def candidate(self, name: str) -> GeneratedCandidate:
-        return next(c for c in self.entry.candidates if c.candidate.name == name)
-
-    def kernel(self, name: str) -> Object:
-        text = self.candidate(name).sources[-1].text
-        for old, new in self.edits:
-            text = text.replace(old, new)
-        return compile_text(text, f"{name}.cu")
-
     def values(self, numel: int) -> Any:
-        spread = np.ldexp(
-            self.rng.standard_normal((self.ranks, numel)), self.rng.integers(-3, 4, (self.ranks, numel))
-        )
-        return storage(self.dtype).store(spread.astype(np.float32))
+        return spread(self.rng, self.dtype, (self.ranks, numel))
 
     def call(
         self, name: str, slices: list[int], given: Any = None, *, skip: tuple[int, ...] = ()
@@ -88,10 +68,6 @@ class Ranks:
         answer = all_reduce(list(partials), self.dtype)
         self.expected |= {result: answer for rank, result in enumerate(results) if rank not in skip}
         return results
-
-    def record(self, arrays: Any, rank: int) -> list[int]:
-        words = arrays[self.channels[rank]].view(np.uint32)
-        return words[self.layout.record // 4 :][:7].tolist()
 
 
 @pytest.fixture(scope="session")

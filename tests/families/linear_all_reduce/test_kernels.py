@@ -16,7 +16,7 @@ that lies where the last one of the call before lay."""
 
 
 def calls(group, name, edits=(), dtype="bfloat16", ranks=2, count=3):
-    made = group(dtype, ranks, edits)
+    made = group(dtype, ranks, edits=edits)
     for slices in SLICES[:count]:
         made.call(name, slices)
     return made
@@ -149,7 +149,7 @@ def test_a_rank_that_skips_a_call_leaves_nan_and_a_record(group, name):
 
 @pytest.mark.parametrize("edit", [("if (!meet(channels, call, START)) {", "if (false) {")])
 def test_a_result_that_is_not_spoilt_would_be_seen(group, edit):
-    made = group("bfloat16", 2, (edit,))
+    made = group("bfloat16", 2, edits=(edit,))
     made.call("two", [64])
     (skipped, _) = made.call("two", [64], skip=(1,))
     assert any((run(made.launches, schedule).arrays[skipped] != 0xFFFF).any() for schedule in schedules(8))

@@ -50,7 +50,7 @@ def comm(monkeypatch):
 
 def record(work, name, verdict="admitted", gain=0.1, kind=KIND):
     candidate = next(c for c in work.candidates if c.name == name)
-    return RecordLine(name, kind, candidate.builds["sm_90"].sha256, True, verdict, gain, "a record")
+    return RecordLine(name, kind, candidate.builds["sm_90"].code, True, verdict, gain, "a record")
 
 
 def dispatch(**admitted):
@@ -92,7 +92,7 @@ def test_a_record_of_another_device_or_source_admits_nothing(comm):
     bound = dispatch(m8192="copies_4")
     assert chosen(bound, 8192, comm).candidate.name == "copies_4"
     fields = bound.table.workloads
-    old = [replace(w, records=tuple(replace(r, source_sha256="0" * 64) for r in w.records)) for w in fields]
+    old = [replace(w, records=tuple(replace(r, code="0" * 64) for r in w.records)) for w in fields]
     assert chosen(bind(replace(bound.table, workloads=tuple(old))), 8192, comm).candidate.name == "serial"
     other = DeviceKind("sm_90", 114, "NVIDIA H100 PCIe")
     old = [replace(w, records=tuple(replace(r, device=other) for r in w.records)) for w in fields]

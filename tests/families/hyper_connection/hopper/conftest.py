@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.paths import LIBRARY
+from harness.rank_group import SECOND, Edit, edited
+from harness.workspaces import generated_workloads
 from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Object, compile_text
 from kernwright.families.hyper_connection.inputs import tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary
 from kernwright.families.hyper_connection.oracle_shape import OracleShape
-from kernwright.generator.environment import make_environment
-from kernwright.generator.sources import GeneratedWorkload, generate_workloads
-from kernwright.specs import families, find_workspace, load_spec
+from kernwright.generator.sources import GeneratedWorkload
 
 HERE = Path(__file__).parent
-LIBRARY = HERE.parents[1] / "specs" / "library"
-SECOND = 1_000_000_000
 BITS = {
     "float16": np.uint16,
     "bfloat16": np.uint16,
@@ -30,17 +29,13 @@ BITS = {
 }
 STATE = {"residual": "x", "block": "block_input", "injection": "injection_out"}
 """Where the next boundary finds its inputs among the outputs of this one."""
-Edit = tuple[str, str]
 
 
 @functools.cache
 def generated(spec: str) -> Mapping[str, GeneratedWorkload]:
     """What is generated from `specs/<spec>.toml`, by dtype."""
-    workspace = find_workspace()
-    known = families(workspace)
     path = HERE / "specs" / f"{spec}.toml"
-    file = load_spec(path if path.is_file() else LIBRARY / path.name, workspace)
-    made = generate_workloads(make_environment(workspace, known), file, known["hyper_connection"])
+    _, made = generated_workloads(path if path.is_file() else LIBRARY / path.name, "hyper_connection")
     return {entry.workload.dtype: entry for entry in made}
 
 
@@ -75,10 +70,7 @@ class Chain:
             norm_weight=workload.norm_weight,
             eps=workload.eps,
         )
-        text = self.entry.sources[-1].text
-        for old, new in self.edits:
-            assert old in text, f"{old!r} isn't in the text of {self.candidate}"
-            text = text.replace(old, new)
+        text = edited(self.entry.sources[-1].text, self.edits, self.candidate)
         self.kernel: Object = compile_text(text, f"{self.candidate}.cu")
         self.state = {
             name: DeviceBuffer.inout(name, self._left(name, shape, dtype))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from harness.depths import DEPTHS
 from kernwright.compiler.compile import compile_source
 from kernwright.evidence.gate import same
 from kernwright.evidence.graphs import capture
@@ -28,8 +29,6 @@ from kernwright.table import Table
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 
 ROUTES = ("one_kernel", "two_kernels")
-LAYERS = 96
-REPLAYS = 10_000
 POISON = 0x7E5A
 
 CASES = [
@@ -60,14 +59,27 @@ def here():
 
 @pytest.fixture(scope="module")
 def chain_of(cupy):
-    """The layers of a shape and their answers, once for all candidates: the oracle takes a minute for them."""
+    """So many layers of a shape and their answers, once for all candidates: the oracle takes a minute for 96."""
     shapes = {work.label: shape_of(work) for work, _ in CASES}
 
     @cache
-    def chain(label):
-        return list(layers(shapes[label], LAYERS, seed=31, xp=cupy))
+    def chain(label, depth):
+        return list(layers(shapes[label], depth, seed=31, xp=cupy))
 
     return chain
+
+
+@pytest.fixture(scope="module")
+def answer_of(cupy):
+    """Inputs and the oracle's answer, once for all candidates of a workload."""
+    shapes = {work.label: shape_of(work) for work, _ in CASES}
+
+    @cache
+    def answer(label, kind, inputs, seed):
+        bits = tensors(shapes[label], inputs, seed, cupy) | weights(shapes[label], seed, kind, cupy)
+        return bits, boundary(shapes[label], bits, kind)
+
+    return answer
 
 
 def load_plan(work, candidate, kind, here):
@@ -89,15 +101,16 @@ def bits_of(tensor):
     return cupy.from_dlpack(tensor.view(torch.int16)).view(cupy.uint16)
 
 
+@DEPTHS
 @BOUNDARIES
-def test_96_layers_with_16_inputs_each(here, work, candidate, chain_of):
+def test_layers_with_16_inputs_each(here, work, candidate, chain_of, depth):
     """Launched without a pause, so that grids overlap; Inf and NaN are among the inputs."""
     import torch
 
     shape = shape_of(work)
     plan = load_plan(work, candidate, "boundary", here)
     device = torch.device("cuda", 0)
-    for layer in chain_of(work.label):
+    for layer in chain_of(work.label, depth):
         fixed = {name: as_torch(bits, shape.dtype, device) for name, bits in layer.weights.items()}
         given = {name: as_torch(bits, shape.dtype, device) for name, bits in layer.inputs.items()}
         runs = []
@@ -118,14 +131,13 @@ def test_96_layers_with_16_inputs_each(here, work, candidate, chain_of):
 
 @pytest.mark.parametrize("kind", ["boundary", "first", "combine", "final"])
 @BOUNDARIES
-def test_all_kinds_of_values(cupy, here, work, candidate, kind):
+def test_all_kinds_of_values(here, work, candidate, kind, answer_of):
     import torch
 
     shape, device = shape_of(work), torch.device("cuda", 0)
     plan = load_plan(work, candidate, kind, here)
     for seed, inputs in enumerate(INPUT_KINDS):
-        bits = tensors(shape, inputs, seed, cupy) | weights(shape, seed, kind, cupy)
-        expected = boundary(shape, bits, kind)
+        bits, expected = answer_of(work.label, kind, inputs, seed)
         buffers = {buffer.name: poisoned(buffer) for buffer in plan.buffers}
         buffers |= {
             buffer.name: as_torch(bits[buffer.name], shape.dtype, device) for buffer in plan.signature.inputs
@@ -136,8 +148,9 @@ def test_all_kinds_of_values(cupy, here, work, candidate, kind):
             assert difference.count == 0, f"{kind}, {inputs}, {buffer.name}: {difference.first}"
 
 
+@pytest.mark.parametrize("replays", [2_000, pytest.param(10_000, marks=pytest.mark.long)])
 @BOUNDARIES
-def test_ten_thousand_replays_of_a_graph(cupy, here, work, candidate):
+def test_replays_of_a_graph(cupy, here, work, candidate, replays):
     """96 boundaries, each reading what the one before has stored: the control's bits, first, last and in between."""
     import torch
 
@@ -147,12 +160,12 @@ def test_ten_thousand_replays_of_a_graph(cupy, here, work, candidate):
     expected = [tensor for result in chain.run(control) for tensor in result]
     graph = capture(lambda: chain.run(plan))
     found = [tensor for result in graph.result for tensor in result]
-    for replay in range(REPLAYS):
+    for replay in range(replays):
         if replay % 100 == 0:
             for tensor in found:
                 tensor.view(torch.int16).fill_(POISON)
         graph.replay()
-        if replay % 100 == 0 or replay == REPLAYS - 1:
+        if replay % 100 == 0 or replay == replays - 1:
             assert same(found, expected), f"replay {replay}"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from kernwright.emulator import run, schedules
@@ -20,7 +18,6 @@ def test_a_grid_that_is_not_complete(chain, name):
     before = made.add("boundary", 1)
     short = made.add("boundary", 2, fewer_ctas=1)
     layout, columns = made.entry.candidate.layouts(made.workload.workload)
-    started = time.perf_counter()
     for schedule in schedules(3):
         outcome = run(made.launches, schedule)
         assert outcome.fault is None
@@ -32,7 +29,6 @@ def test_a_grid_that_is_not_complete(chain, name):
         assert cta < layout.ctas - 1
         assert row >= layout.rows_per_cta  # what the missing CTA of the last branch should have summed
         assert (branch, expected, seen) == (3, 2, 1)
-    assert time.perf_counter() - started < 30  # of 30 virtual seconds, several times
 
 
 @pytest.mark.parametrize("name", ["one", "one_teams", "one_look", "one_look_all"])

@@ -5,23 +5,23 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Object, compile_text
+from harness.rank_group import Edit, RankGroup
+from harness.workspaces import generated_workloads
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch
 from kernwright.families.hyper_connection.channel_layout import HyperConnectionChannel
 from kernwright.families.hyper_connection.inputs import tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary, mix, up
 from kernwright.families.hyper_connection.oracle_shape import OracleShape
-from kernwright.generator.environment import make_environment
-from kernwright.generator.sources import GeneratedCandidate, GeneratedWorkload, generate_workloads
-from kernwright.specs import families, find_workspace, load_spec
+from kernwright.generator.sources import GeneratedWorkload
+from kernwright.specs import find_workspace
 
 HERE = Path(__file__).parent
-SECOND = 1_000_000_000
 WEIGHTS = ("norm_weight", "down_weight", "up_weight")
 """What local ranks share."""
 PRODUCTS = {
@@ -39,16 +39,12 @@ PRODUCTS = {
     "gather": ("block_input",),
 }
 """What a kernel stores, on one route or another."""
-Edit = tuple[str, str]
 
 
 @functools.cache
 def generated(path: Path) -> dict[str, GeneratedWorkload]:
     """What a spec file gives, by workload label."""
-    workspace = find_workspace()
-    known = families(workspace)
-    file = load_spec(path, workspace)
-    entries = generate_workloads(make_environment(workspace, known), file, known["hyper_connection"])
+    _, entries = generated_workloads(path, "hyper_connection")
     return {entry.workload.label(): entry for entry in entries}
 
 
@@ -91,22 +87,18 @@ def cancelling(shape: OracleShape, seed: int) -> tuple[dict[str, Any], dict[str,
 
 
 @dataclass
-class Group:
+class Group(RankGroup):
     """Ranks that share a channel; `call` appends a boundary's launches and what each rank must store."""
 
     entry: GeneratedWorkload
-    edits: tuple[Edit, ...] = ()
-    """Changes to every text; each must fit somewhere."""
     generation: int = 2
     """Of the first call; 2 is a new channel's."""
-    launches: list[EmulatedLaunch] = field(default_factory=list)
-    expected: dict[DeviceBuffer, Any] = field(default_factory=dict)
     calls: int = 0
 
     def __post_init__(self) -> None:
         self.shape = shape_of(self.entry)
         work: Any = self.entry.workload
-        self.ranks: int = work.world_size
+        self.ranks = work.world_size
         self.layout = HyperConnectionChannel.of(work)
         self.channels = [
             DeviceBuffer.inout("channel", self.memory(), rank=rank) for rank in range(self.ranks)
@@ -123,15 +115,6 @@ class Group:
             slots[:] = (self.generation - 2) % 2**16 << 16
         words[self.layout.more_counters // 4 :][:160] = (self.generation - 2) % 2**32
         return memory
-
-    def candidate(self, name: str) -> GeneratedCandidate:
-        return next(c for c in self.entry.candidates if c.candidate.name == name)
-
-    def kernel(self, name: str) -> Object:
-        text = self.candidate(name).sources[-1].text
-        for old, new in self.edits:
-            text = text.replace(old, new)
-        return compile_text(text, f"{name}.cu")
 
     def call(
         self,
@@ -156,7 +139,8 @@ class Group:
             lowering = self.candidate(name).lowering
             steps = [step for step in lowering.steps[kind] if not only or step in only]
             buffers = self._buffers(name, steps, given, stored, rank, self.ranks if one_grid else 1)
-            self._launch(name, steps, buffers, rank, one_grid, timeout_s)
+            for step in steps:
+                self.launch(name, step, buffers, rank, one_grid=one_grid, timeout_s=timeout_s)
             made.append(buffers)
         self.calls += 1
         return made
@@ -214,37 +198,9 @@ class Group:
             return None
         return np.stack(parts)
 
-    def _launch(
-        self,
-        name: str,
-        steps: Sequence[str],
-        buffers: dict[str, DeviceBuffer],
-        rank: int,
-        one_grid: bool,
-        timeout_s: int,
-    ) -> None:
-        lowered, kernel = self.candidate(name), self.kernel(name)
-        arguments = buffers | {
-            "channels": tuple(self.channels),
-            "rank_base": np.uint32(rank),
-            "timeout_ns": np.uint64(timeout_s * SECOND),
-        }
-        for step in steps:
-            launch = lowered.lowering.kernels[step]
-            grid = (launch.grid[0], self.ranks if one_grid else 1, launch.grid[2])
-            args: Any = tuple(arguments[argument] for argument in launch.args)
-            self.launches.append(
-                EmulatedLaunch(kernel, lowered.symbols[step], grid, launch.block, args, rank=rank)
-            )
-
-    def record(self, arrays: Any, rank: int) -> list[int]:
-        """A rank's error record after a run: failures, rank, peer, exchange, generation, tag seen, CTA."""
-        words = arrays[self.channels[rank]].view(np.uint32)
-        return words[self.layout.record // 4 :][:7].tolist()
-
     def counters(self, arrays: Any, rank: int) -> Iterator[set[int]]:
         """The generations that come next, by the counters of each exchange."""
-        words = arrays[self.channels[rank]].view(np.uint32)
+        words = self.words(arrays, rank)
         for exchange in self.layout.exchanges:
             yield set((words[exchange.at // 4 :][: exchange.counters] + np.uint32(2)).tolist())
         yield set((words[self.layout.more_counters // 4 :][:160] + np.uint32(2)).tolist())

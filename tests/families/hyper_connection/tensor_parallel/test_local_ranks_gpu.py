@@ -1,16 +1,19 @@
 """The sharded routes on one real GPU, all ranks in one launch: bit for bit the array oracle's answer.
 
-96 layers with distinct weights, 16 inputs each, every sharded candidate that fits, the device's own build and the
+Layers with distinct weights, 16 inputs each, every sharded candidate that fits, the device's own build and the
 sm_70 build (as PTX through the driver's compiler), eager and in a captured graph, across the wrap of the tag.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
+from harness.depths import DEPTHS
 from kernwright.evidence.oracle import mismatches
 from kernwright.families.hyper_connection.channel_layout import FUSED_CTAS, LARGEST_GRID
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
@@ -27,7 +30,6 @@ from kernwright.runtime.plan import current_stream
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1500)]
 
-LAYERS = 96
 POISON = 0x7E5A
 """A NaN of FP16 whose bits no kernel stores."""
 RESULTS = {
@@ -63,9 +65,27 @@ def device():
 
 
 @pytest.fixture(scope="module")
-def chain(cupy) -> list[LayerWeights]:
-    """The layers and their answers, once for all candidates of four ranks: the oracle takes a minute for them."""
-    return list(layers(shape_of(FOUR[0][0]), LAYERS, seed=11, xp=cupy))
+def chain_of(cupy) -> Callable[[int], list[LayerWeights]]:
+    """So many layers and their answers, once for all candidates of four ranks: the oracle takes a minute for 96."""
+
+    @cache
+    def chain(depth: int) -> list[LayerWeights]:
+        return list(layers(shape_of(FOUR[0][0]), depth, seed=11, xp=cupy))
+
+    return chain
+
+
+@pytest.fixture(scope="module")
+def answer_of(cupy) -> Callable[..., tuple[dict[str, Any], dict[str, Any]]]:
+    """Inputs and the oracle's answer, once for all candidates and builds of a workload."""
+    shapes = {work.name: shape_of(work) for work, _ in SHARDED}
+
+    @cache
+    def answer(name: str, kind: Any, inputs: Any, seed: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        bits = tensors(shapes[name], inputs, seed, cupy) | weights(shapes[name], seed, kind, cupy)
+        return bits, boundary(shapes[name], bits, kind)
+
+    return answer
 
 
 def shape_of(work) -> OracleShape:
@@ -220,9 +240,10 @@ def one_answer(layer: LayerWeights, token: int) -> dict[str, Any]:
     return {name: bits[token : token + 1] for name, bits in layer.expected.items()}
 
 
+@DEPTHS
 @pytest.mark.parametrize(("work", "candidate"), FOUR, ids=name_of)
-def test_a_chain_of_four_ranks_equals_the_oracle(device, work, candidate, chain, figures):
-    """96 distinct weight sets x 16 inputs, by each build."""
+def test_a_chain_of_four_ranks_equals_the_oracle(device, work, candidate, chain_of, depth, figures):
+    """Distinct weight sets x 16 inputs, by each build."""
     import torch
 
     shape = shape_of(work)
@@ -232,7 +253,7 @@ def test_a_chain_of_four_ranks_equals_the_oracle(device, work, candidate, chain,
     }
     wrong = {arch: torch.zeros((), dtype=torch.int64, device="cuda") for arch in made}
     compared = 0
-    for layer in chain:
+    for layer in chain_of(depth):
         for token in range(16):
             for arch, ranks in made.items():
                 ranks.give(one_input(layer, token), shape.dtype)
@@ -242,28 +263,28 @@ def test_a_chain_of_four_ranks_equals_the_oracle(device, work, candidate, chain,
     assert {arch: int(count) for arch, count in wrong.items()} == dict.fromkeys(made, 0)
     for ranks in made.values():
         ranks.channel.check()
-    figures[f"boundaries of four local ranks, {candidate.name}"] = compared
-    assert compared == LAYERS * 16 * len(archs(candidate, device))
+    figures[f"boundaries of four local ranks, {candidate.name}, {depth} layers"] = compared
+    assert compared == depth * 16 * len(archs(candidate, device))
 
 
 @pytest.mark.parametrize("kind", ["first", "combine", "final"])
 @pytest.mark.parametrize(("work", "candidate"), SHARDED, ids=name_of)
-def test_every_kind_at_every_world_size(cupy, device, work, candidate, kind):
+def test_every_kind_at_every_world_size(device, work, candidate, kind, answer_of):
     shape = shape_of(work)
     for arch in archs(candidate, device):
         made = Ranks.make(work, candidate, arch, kind, device, open_channel(work))
         for seed, inputs in enumerate(INPUT_KINDS):
-            bits = tensors(shape, inputs, seed, cupy) | weights(shape, seed, kind, cupy)
+            bits, expected = answer_of(work.name, kind, inputs, seed)
             made.give(bits, shape.dtype)
             made.run()
-            wrong = made.wrong(boundary(shape, bits, kind), kind, shape.storage)
+            wrong = made.wrong(expected, kind, shape.storage)
             assert not wrong, f"{arch}, {inputs}: {wrong}"
         made.channel.check()
 
 
 @pytest.mark.parametrize("generation", [0, 65_534, 2**32 - 2])
 @pytest.mark.parametrize(("work", "candidate"), FOUR, ids=name_of)
-def test_generations_wrap(cupy, device, work, candidate, generation):
+def test_generations_wrap(device, work, candidate, generation, chain_of):
     import torch
 
     shape = shape_of(work)
@@ -271,7 +292,7 @@ def test_generations_wrap(cupy, device, work, candidate, generation):
     start_at(channel, work, generation)
     torch.cuda.synchronize()
     made = Ranks.make(work, candidate, archs(candidate, device)[0], "boundary", device, channel)
-    (layer,) = layers(shape, 1, seed=5, xp=cupy)
+    (layer,) = chain_of(1)
     for token in range(16):
         made.give(one_input(layer, token), shape.dtype)
         made.run()
@@ -280,13 +301,13 @@ def test_generations_wrap(cupy, device, work, candidate, generation):
 
 
 @pytest.mark.parametrize(("work", "candidate"), FOUR, ids=name_of)
-def test_a_graph_is_replayed_across_two_wraps_of_the_tag(cupy, device, work, candidate):
+def test_a_graph_is_replayed_across_two_wraps_of_the_tag(device, work, candidate, chain_of):
     """146,000 generations: a graph of 100 boundaries, 1,460 replays, checked before and after."""
     import torch
 
     shape = shape_of(work)
     made = Ranks.make(work, candidate, archs(candidate, device)[0], "boundary", device, open_channel(work))
-    (layer,) = layers(shape, 1, seed=7, xp=cupy)
+    (layer,) = chain_of(1)
     made.give(one_input(layer, 3), shape.dtype)
     made.run()
     torch.cuda.synchronize()
@@ -304,7 +325,7 @@ def test_a_graph_is_replayed_across_two_wraps_of_the_tag(cupy, device, work, can
 
 
 @pytest.mark.parametrize(("work", "candidate"), FOUR, ids=name_of)
-def test_a_rank_that_stays_away(cupy, device, work, candidate):
+def test_a_rank_that_stays_away(device, work, candidate, chain_of):
     """Three of four ranks are launched: they give up in time, leave a record, and store NaN."""
     import torch
     from kernwright.runtime.errors import PeerTimeout
@@ -312,7 +333,7 @@ def test_a_rank_that_stays_away(cupy, device, work, candidate):
     shape = shape_of(work)
     channel = open_channel(work)
     made = Ranks.make(work, candidate, archs(candidate, device)[0], "boundary", device, channel, ranks=3)
-    (layer,) = layers(shape, 1, seed=9, xp=cupy)
+    (layer,) = chain_of(1)
     made.give(one_input(layer, 2), shape.dtype)
     began = time.monotonic()
     made.run()

@@ -23,7 +23,7 @@ def as_torch(bits, dtype: str):
 
 
 @pytest.mark.parametrize("kind", ["boundary", "first", "combine", "final"])
-@pytest.mark.parametrize("tokens", [2, 3, 5, 8, 16])
+@pytest.mark.parametrize("tokens", [2, 16, *(pytest.param(n, marks=pytest.mark.long) for n in (3, 5, 8))])
 @pytest.mark.parametrize("work", WORKLOADS, ids=lambda work: work.label)
 def test_tokens_equal_the_oracle(work, tokens, kind):
     import torch

@@ -195,7 +195,7 @@ def decided(small: Any, *, exact: bool, verdict: str = "admitted") -> Any:
     record = RecordLine(
         "wide",
         H200,
-        wide.builds["sm_90"].sha256,
+        wide.builds["sm_90"].code,
         exact=True,
         verdict=verdict,  # type: ignore[arg-type]
         gain=0.5,

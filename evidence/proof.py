@@ -1,0 +1,183 @@
+"""Whether code of today is the code that a record measured, though its digest is another.
+
+A generated folder as it was at the time holds the texts. Equal tokens, launches, contract and flags prove it; so
+does equal machine code, where all but the tokens is equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..compiler.cubin import machine_code_digest, repair
+from ..compiler.nvrtc import FLAGS, compile_program
+from ..compiler.toolchain import toolchain
+from ..generator.header import describe, describe_launches, header_of, statement
+from ..generator.identity import code_digest
+from ..generator.sources import GeneratedCandidate, GeneratedWorkload, Source
+from ..generator.tokens import token_digest
+from ..ledger.stale import serving
+
+NAME = "manifest.json"
+BARE_FLAGS = tuple(flag for flag in FLAGS if flag != "-lineinfo")
+
+
+class FolderInvalid(ValueError):
+    """The folder isn't one that `kernwright generate` wrote."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """How today's code was shown to be the one that was measured."""
+
+    kind: Literal["tokens", "machine_code"]
+    code: str
+    """Digest of today's code."""
+
+
+@dataclass(frozen=True)
+class Old:
+    """The code that was measured, as the folder has it."""
+
+    text: str
+    """Empty where there was no kernel of ours."""
+    arch: str
+    code: str | None
+    """None of a folder from before digests covered code alone."""
+
+
+@dataclass(frozen=True)
+class Digests:
+    """What a record says of one candidate's code: its digest, and that of its text."""
+
+    code: str | None
+    text: str | None
+
+
+@dataclass
+class OldFolder:
+    """The sources of a generated folder by spec, workload and candidate."""
+
+    folder: Path
+    entries: Mapping[tuple[str, str, str], list[dict[str, Any]]]
+
+    @classmethod
+    def open(cls, folder: Path) -> OldFolder:
+        """Read the folder's manifest.
+
+        Raises:
+            FolderInvalid: there is none, or it lists no sources.
+        """
+        try:
+            listed = json.loads((folder / NAME).read_text(encoding="utf-8"))["sources"]
+            entries: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+            for item in listed:
+                entries.setdefault((item["spec"], item["workload"], item["candidate"]), []).append(item)
+                _ = item["arch"], item["source"], item["source_sha256"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FolderInvalid(
+                f"{folder / NAME} lists no sources ({error}); name a `generated` folder as it was when records "
+                "were measured, such as that of `git worktree add ../then COMMIT`"
+            ) from None
+        return cls(folder, entries)
+
+    def find(self, place: tuple[str, str, str], digests: Digests, device: str) -> Old | str:
+        """The code that a record measured on a device of architecture `device`; a sentence where it isn't here."""
+        listed = self.entries.get(place, [])
+        found = [item for item in listed if digests.code is not None and item.get("code") == digests.code]
+        if not found and digests.text is not None:
+            same = {item["arch"]: item for item in listed if item["source_sha256"] == digests.text}
+            arch = serving(same, device)
+            found = [same[arch]] if arch else list(same.values())[:1]
+        if not found:
+            known = digests.code or digests.text or ""
+            return (
+                f"{self.folder} has no source of {place[2]} with digest {known[:12]}..., which was measured"
+            )
+        item = found[0]
+        if item["source"] is None:
+            return Old("", item["arch"], item.get("code"))
+        try:
+            data = (self.folder / item["source"]).read_bytes()
+        except OSError as error:
+            return f"can't read {self.folder / item['source']}: {error.strerror}"
+        if hashlib.sha256(data).hexdigest() != item["source_sha256"]:
+            return f"{self.folder / item['source']} isn't the text that its manifest lists"
+        return Old(data.decode(), item["arch"], item.get("code"))
+
+
+@dataclass
+class Prover:
+    """Holds code that was measured against code of today; remembers what was compiled."""
+
+    folder: OldFolder
+    workloads: Mapping[tuple[str, str], GeneratedWorkload]
+    """Today's, by spec and label."""
+    _compiled: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def prove(
+        self, spec: str, label: str, candidate: str, digests: Digests, device: str, nvrtc: str
+    ) -> Proof | str:
+        """A proof, or a sentence that says what is missing.
+
+        Args:
+            spec, label, candidate: what was measured.
+            digests: as the record states them.
+            device: architecture of the device that measured it.
+            nvrtc: version of the compiler that the record names, `12.9`.
+        """
+        old = self.folder.find((spec, label, candidate), digests, device)
+        if isinstance(old, str):
+            return old
+        workload = self.workloads.get((spec, label))
+        made = next(
+            (c for c in (workload.candidates if workload else ()) if c.candidate.name == candidate), None
+        )
+        source = next((s for s in (made.sources if made else ()) if s.arch == old.arch), None)
+        if workload is None or made is None or source is None:
+            return f"{candidate} of {spec}, {label}, isn't generated for {old.arch} any more"
+        differs = _beyond_tokens(workload, made, old)
+        if differs:
+            return differs
+        if token_digest(old.text) == token_digest(source.text):
+            return Proof("tokens", source.code)
+        return self._by_machine_code(old, source, candidate, nvrtc)
+
+    def _by_machine_code(self, old: Old, source: Source, candidate: str, nvrtc: str) -> Proof | str:
+        installed = ".".join(map(str, toolchain().version))
+        if not old.text or not source.text:
+            return f"the tokens of {candidate} changed, and one of the two texts has no kernel to compile"
+        if installed != nvrtc:
+            return (
+                f"the tokens of {candidate} changed, and machine code can't prove it: the record names NVRTC "
+                f"{nvrtc}, installed is {installed}"
+            )
+        if self._machine_code(old.text, old.arch) != self._machine_code(source.text, source.arch):
+            return f"the tokens of {candidate} changed, and so did its machine code for {old.arch}"
+        return Proof("machine_code", source.code)
+
+    def _machine_code(self, text: str, arch: str) -> str:
+        if (text, arch) not in self._compiled:
+            made = compile_program(text, file_name="proof.cu", arch=arch, kind="cubin", flags=BARE_FLAGS)
+            self._compiled[text, arch] = machine_code_digest(repair(made.data))
+        return self._compiled[text, arch]
+
+
+def _beyond_tokens(workload: GeneratedWorkload, made: GeneratedCandidate, old: Old) -> str:
+    """What differs between then and today beside the tokens, in words; empty where nothing does.
+
+    A digest of code covers all of it. Before there was one, the digest of the text did, whose header states it.
+    """
+    spec, candidate, lowering = workload.workload, made.candidate, made.lowering
+    if old.code is not None:
+        today = code_digest(spec, candidate, lowering, made.symbols, token_digest(old.text), old.arch)
+        if today == old.code:
+            return ""
+        return f"{candidate.name} changed in more than its tokens: in launches, contract or flags"
+    now = [*describe([spec], candidate), *describe_launches(lowering), "", f"Compiled with {' '.join(FLAGS)}"]
+    differs = statement(header_of(old.text)).difference(statement(now), schedule=bool(lowering.options))
+    return f"{candidate.name} changed: {differs}" if differs else ""

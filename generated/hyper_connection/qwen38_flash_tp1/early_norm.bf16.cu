@@ -1,0 +1,531 @@
+// hyper_connection qwen38_flash_tp1, candidate early_norm (route replicated)
+// workload: dtype = bfloat16, branches = 4, hidden = 2560, low_rank = 320, tokens = 1, world_size = 1, eps = 1e-06, norm_weight = per_branch
+// trees (segments, lanes, chunk): norm [1, 320, 8], down [4, 320, 8], up [1, 32, 2]
+// schedule: down = defaults, up_mix = defaults, early_norm_weight = true, l1_bypass = false
+// scratch: x [1, 10240] bfloat16
+// scratch: y [1, 10240] bfloat16
+// scratch: lora [1, 320] bfloat16
+// boundary: combine_norm -> down -> up_mix
+// first: norm -> down -> up_mix
+// combine: combine
+// final: combine_norm -> down_final -> up_mix
+// combine_norm(residual, block, injection, norm_weight, x, y): grid [4, 1, 1], block [320, 1, 1], dynamic shared 0
+// norm(residual, norm_weight, y): grid [4, 1, 1], block [320, 1, 1], dynamic shared 0
+// combine(residual, block, injection, x): grid [4, 1, 1], block [320, 1, 1], dynamic shared 0
+// down(y, down_weight, lora, injection_out): grid [324, 1, 1], block [320, 1, 1], dynamic shared 0
+// down_final(y, down_weight, lora): grid [320, 1, 1], block [320, 1, 1], dynamic shared 0
+// up_mix(lora, up_weight, y, block_input): grid [320, 1, 1], block [256, 1, 1], dynamic shared 0
+//
+// Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
+// Generated from qwen38_flash_tp1.toml; edit that and run `kernwright generate`.
+// Every rounding is written out; nothing is contracted.
+
+#include <cuda_bf16.h>
+
+using storage_t = __nv_bfloat16;
+
+__device__ __forceinline__ float to_float(storage_t value) { return __bfloat162float(value); }
+// Round to nearest even; overflow gives infinity, subnormals are kept.
+__device__ __forceinline__ storage_t to_storage(float value) { return __float2bfloat16_rn(value); }
+// A rounding point that stays in a register.
+__device__ __forceinline__ float rounded(float value) { return to_float(to_storage(value)); }
+
+// ---- prelude: arithmetic of the contract ----
+
+// IEEE division and square root, whatever the compiler's defaults.
+__device__ __forceinline__ float divide(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fdiv_rn(a, b);
+#else
+  return a / b;
+#endif
+}
+__device__ __forceinline__ float square_root(float a) {
+#ifdef __CUDA_ARCH__
+  return __fsqrt_rn(a);
+#else
+  return sqrtf(a);
+#endif
+}
+
+// 2^k for -126 <= k <= 127, by its exponent bits.
+__device__ __forceinline__ float power_of_two(int k) { return __int_as_float((k + 127) << 23); }
+
+// exp(x), within 0.91 ulp: the same operations, hence the same bits, on every target.
+__device__ __forceinline__ float exponential(float x) {
+  const float shifted = fmaf(x, 0x1.715476p+0f, 0x1.8p+23f);  // x / ln 2, rounded to an integer in the low bits
+  const float n = shifted - 0x1.8p+23f;
+  float r = fmaf(n, -0x1.62e4p-1f, x);  // ln 2 in two parts; n times the first is exact
+  r = fmaf(n, -0x1.7f7d1cp-20f, r);
+  float p = 0x1.6b692p-10f;
+  p = fmaf(p, r, 0x1.122f8ap-7f);
+  p = fmaf(p, r, 0x1.5556a6p-5f);
+  p = fmaf(p, r, 0x1.5554a2p-3f);
+  p = fmaf(p, r, 0.5f);
+  p = fmaf(p, r, 1.0f);
+  p = fmaf(p, r, 1.0f);
+  const int exponent = __float_as_int(shifted) - 0x4b400000;
+  const int half = exponent >> 1;
+  // Two factors: the first product is exact, so that a subnormal result is rounded once.
+  float result = p * power_of_two(half) * power_of_two(exponent - half);
+  result = x > 0x1.62e42ep+6f ? __int_as_float(0x7f800000) : result;
+  result = x < -0x1.9fe36ap+6f ? 0.0f : result;
+  return x != x ? x : result;
+}
+
+__device__ __forceinline__ float sigmoid(float x) { return divide(1.0f, 1.0f + exponential(-x)); }
+
+// Butterfly over groups of WIDTH lanes: every lane ends with the same sum, whose order is fixed.
+template <int WIDTH>
+__device__ __forceinline__ float butterfly_sum(float value) {
+#pragma unroll
+  for (int distance = WIDTH / 2; distance > 0; distance /= 2)
+    value = value + __shfl_xor_sync(0xffffffffu, value, distance);
+  return value;
+}
+
+// Group results are added in increasing order, starting from group 0.
+template <int GROUPS>
+__device__ __forceinline__ float ordered_sum(const float* groups) {
+  float total = groups[0];
+#pragma unroll
+  for (int group = 1; group < GROUPS; ++group) total = total + groups[group];
+  return total;
+}
+
+// Moving N consecutive elements with words of BYTES bytes; the addresses are multiples of BYTES.
+template <int BYTES> struct Word;
+template <> struct Word<2> { using type = unsigned short; };
+template <> struct Word<4> { using type = unsigned int; };
+template <> struct Word<8> { using type = uint2; };
+template <> struct Word<16> { using type = uint4; };
+
+__host__ __device__ constexpr int alignment(int bytes) { return (bytes & -bytes) < 16 ? (bytes & -bytes) : 16; }
+template <int N> struct alignas(alignment(N * 2)) Elements { storage_t value[N]; };
+
+template <int BYTES, int N>
+__device__ __forceinline__ Elements<N> load(const storage_t* source) {
+  using word_t = typename Word<BYTES>::type;
+  Elements<N> elements;
+#pragma unroll
+  for (int i = 0; i < N * 2 / BYTES; ++i)
+    reinterpret_cast<word_t*>(elements.value)[i] = reinterpret_cast<const word_t*>(source)[i];
+  return elements;
+}
+
+template <int BYTES, int N>
+__device__ __forceinline__ void store(storage_t* target, const Elements<N>& elements) {
+  using word_t = typename Word<BYTES>::type;
+#pragma unroll
+  for (int i = 0; i < N * 2 / BYTES; ++i)
+    reinterpret_cast<word_t*>(target)[i] = reinterpret_cast<const word_t*>(elements.value)[i];
+}
+
+// Weights never change while a kernel runs: the read-only path.
+template <typename word_t>
+__device__ __forceinline__ word_t load_weight_word(const word_t* source) {
+#ifdef __CUDA_ARCH__
+  return __ldg(source);
+#else
+  return *source;
+#endif
+}
+
+template <int BYTES, int N>
+__device__ __forceinline__ Elements<N> load_weights(const storage_t* source) {
+  using word_t = typename Word<BYTES>::type;
+  Elements<N> elements;
+#pragma unroll
+  for (int i = 0; i < N * 2 / BYTES; ++i)
+    reinterpret_cast<word_t*>(elements.value)[i] = load_weight_word(reinterpret_cast<const word_t*>(source) + i);
+  return elements;
+}
+
+// ---- workload ----
+
+constexpr int BRANCHES = 4;
+constexpr int HIDDEN = 2560;
+constexpr int LOW_RANK = 320;
+constexpr int STATE = BRANCHES * HIDDEN;
+constexpr float EPSILON = 0x1.0c6f7ap-20f /* 1e-06 */;
+
+// A power of two: the product is exact, so it equals the division.
+__device__ __forceinline__ float over_branches(float value) { return value * 0x1p-2f /* 0.25 */; }
+
+// ---- combine and grouped RMSNorm: one CTA a branch, tree [1, 320, 8] ----
+
+namespace norm_tree {
+constexpr int SEGMENTS = 1, LANES = 320, CHUNK = 8;
+constexpr int THREADS = 320, GROUP = 32, GROUPS = 10;
+constexpr int SEGMENT = 2560, STEPS = 1;
+constexpr int BYTES = 16;  // width of a load: a chunk, 16 bytes at most
+
+// First element, within the branch, of the chunk that a lane takes in a step.
+__device__ __forceinline__ int element(int segment, int step, int lane) {
+  return segment * SEGMENT + (step * LANES + lane) * CHUNK;
+}
+}  // namespace norm_tree
+
+// s_b of the combine: 2 * sigmoid(injection_b / HC).
+__device__ __forceinline__ float injection_scale(const storage_t* injection, int branch) {
+  return 2.0f * sigmoid(over_branches(to_float(injection[branch])));
+}
+
+__device__ __forceinline__ Elements<norm_tree::CHUNK> combined(Elements<norm_tree::CHUNK> residual,
+                                                          Elements<norm_tree::CHUNK> block, float scale) {
+  Elements<norm_tree::CHUNK> x;
+#pragma unroll
+  for (int i = 0; i < norm_tree::CHUNK; ++i)
+    x.value[i] = to_storage(fmaf(to_float(block.value[i]), scale, to_float(residual.value[i])));
+  return x;
+}
+
+extern "C" __global__ void __launch_bounds__(norm_tree::THREADS)
+hyper_connection_combine_norm_early_norm(const storage_t* __restrict__ residual,
+    const storage_t* __restrict__ block, const storage_t* __restrict__ injection,
+    const storage_t* __restrict__ norm_weight,
+    storage_t* __restrict__ x_out,
+    storage_t* __restrict__ y_out) {
+  using namespace norm_tree;
+  const int branch = blockIdx.x;
+  const int lane = threadIdx.x;
+  const int origin = branch * HIDDEN;
+  const float scale = injection_scale(injection, branch);
+
+  Elements<CHUNK> x[SEGMENTS][STEPS];
+  Elements<CHUNK> weight[SEGMENTS][STEPS];  // on its way while the sum of squares is reduced
+#pragma unroll
+  for (int segment = 0; segment < SEGMENTS; ++segment)
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      const int k = element(segment, step, lane);
+      x[segment][step] = combined(load<BYTES, CHUNK>(residual + origin + k), load<BYTES, CHUNK>(block + k), scale);
+      store<BYTES>(x_out + origin + k, x[segment][step]);
+      weight[segment][step] = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
+    }
+
+  // The norm reads the rounded x.
+  float square[SEGMENTS] = {};
+#pragma unroll
+  for (int segment = 0; segment < SEGMENTS; ++segment)
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+#pragma unroll
+      for (int i = 0; i < CHUNK; ++i) {
+        const float value = to_float(x[segment][step].value[i]);
+        square[segment] = fmaf(value, value, square[segment]);
+      }
+    }
+#pragma unroll
+  for (int segment = 0; segment < SEGMENTS; ++segment) square[segment] = butterfly_sum<GROUP>(square[segment]);
+
+  __shared__ float partial[SEGMENTS][GROUPS];
+  if (lane % GROUP == 0)
+#pragma unroll
+    for (int segment = 0; segment < SEGMENTS; ++segment) partial[segment][lane / GROUP] = square[segment];
+  __syncthreads();
+  float sum = ordered_sum<GROUPS>(partial[0]);
+#pragma unroll
+  for (int segment = 1; segment < SEGMENTS; ++segment) sum = sum + ordered_sum<GROUPS>(partial[segment]);
+  const float inverse_rms = divide(1.0f, square_root(divide(sum, 2560.0f) + EPSILON));
+#pragma unroll
+  for (int segment = 0; segment < SEGMENTS; ++segment)
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      const int k = element(segment, step, lane);
+      const Elements<CHUNK> w = weight[segment][step];
+      Elements<CHUNK> y;
+#pragma unroll
+      for (int i = 0; i < CHUNK; ++i) {
+        const float scaled = to_float(x[segment][step].value[i]) * inverse_rms;
+        y.value[i] = to_storage(fmaf(scaled, to_float(w.value[i]), scaled));
+      }
+      store<BYTES>(y_out + origin + k, y);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(norm_tree::THREADS)
+hyper_connection_norm_early_norm(const storage_t* __restrict__ residual,
+    const storage_t* __restrict__ norm_weight,
+    storage_t* __restrict__ y_out) {
+  using namespace norm_tree;
+  const int branch = blockIdx.x;
+  const int lane = threadIdx.x;
+  const int origin = branch * HIDDEN;
+
+  Elements<CHUNK> x[SEGMENTS][STEPS];
+  Elements<CHUNK> weight[SEGMENTS][STEPS];  // on its way while the sum of squares is reduced
+#pragma unroll
+  for (int segment = 0; segment < SEGMENTS; ++segment)
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      const int k = element(segment, step, lane);
+      x[segment][step] = load<BYTES, CHUNK>(residual + origin + k);
+      weight[segment][step] = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
+    }
+
+  // The norm reads the rounded x.
+  float square[SEGMENTS] = {};
+#pragma unroll
+  for (int segment = 0; segment < SEGMENTS; ++segment)
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+#pragma unroll
+      for (int i = 0; i < CHUNK; ++i) {
+        const float value = to_float(x[segment][step].value[i]);
+        square[segment] = fmaf(value, value, square[segment]);
+      }
+    }
+#pragma unroll
+  for (int segment = 0; segment < SEGMENTS; ++segment) square[segment] = butterfly_sum<GROUP>(square[segment]);
+
+  __shared__ float partial[SEGMENTS][GROUPS];
+  if (lane % GROUP == 0)
+#pragma unroll
+    for (int segment = 0; segment < SEGMENTS; ++segment) partial[segment][lane / GROUP] = square[segment];
+  __syncthreads();
+  float sum = ordered_sum<GROUPS>(partial[0]);
+#pragma unroll
+  for (int segment = 1; segment < SEGMENTS; ++segment) sum = sum + ordered_sum<GROUPS>(partial[segment]);
+  const float inverse_rms = divide(1.0f, square_root(divide(sum, 2560.0f) + EPSILON));
+#pragma unroll
+  for (int segment = 0; segment < SEGMENTS; ++segment)
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+      const int k = element(segment, step, lane);
+      const Elements<CHUNK> w = weight[segment][step];
+      Elements<CHUNK> y;
+#pragma unroll
+      for (int i = 0; i < CHUNK; ++i) {
+        const float scaled = to_float(x[segment][step].value[i]) * inverse_rms;
+        y.value[i] = to_storage(fmaf(scaled, to_float(w.value[i]), scaled));
+      }
+      store<BYTES>(y_out + origin + k, y);
+    }
+}
+
+// The state alone, where it must be materialised.
+extern "C" __global__ void __launch_bounds__(norm_tree::THREADS)
+hyper_connection_combine_early_norm(const storage_t* __restrict__ residual, const storage_t* __restrict__ block,
+    const storage_t* __restrict__ injection, storage_t* __restrict__ x_out) {
+  using namespace norm_tree;
+  const int origin = blockIdx.x * HIDDEN;
+  const float scale = injection_scale(injection, blockIdx.x);
+  for (int k = threadIdx.x * CHUNK; k < HIDDEN; k += THREADS * CHUNK)
+    store<BYTES>(x_out + origin + k,
+                 combined(load<BYTES, CHUNK>(residual + origin + k), load<BYTES, CHUNK>(block + k), scale));
+}
+
+// ---- down: every row over the whole state, tree [4, 320, 8] ----
+
+namespace down_tree {
+constexpr int SEGMENTS = 4, LANES = 320, CHUNK = 8;
+constexpr int GROUP = 32, GROUPS = 10;
+constexpr int SEGMENT = 2560, STEPS = 1;
+constexpr int ACTIVATION_BYTES = 16;
+}  // namespace down_tree
+
+// SiLU of the rounded row over HC, rounded again.
+__device__ __forceinline__ void finish_low_rank(int row, float total, storage_t* lora_out) {
+  const float t = over_branches(rounded(total));
+  lora_out[row] = to_storage(t * sigmoid(t));
+}
+
+// The rows behind the low rank are the raw injection logits of the next boundary.
+__device__ __forceinline__ void finish_row(int row, float total, storage_t* lora_out, storage_t* injection_out) {
+  if (row < LOW_RANK)
+    finish_low_rank(row, total, lora_out);
+  else
+    injection_out[row - LOW_RANK] = to_storage(total);
+}
+namespace down {
+constexpr int ROWS_PER_CTA = 1;
+constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
+constexpr int ROWS_PER_TEAM = 1, PASSES = 1;
+constexpr int BYTES = 16;
+}  // namespace down
+
+extern "C" __global__ void __launch_bounds__(down::THREADS)
+hyper_connection_down_early_norm(const storage_t* __restrict__ y, const storage_t* __restrict__ down_weight,
+    storage_t* __restrict__ lora_out, storage_t* __restrict__ injection_out) {
+  using namespace down_tree;
+  using namespace down;
+  const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
+  __shared__ float partial[ROWS_PER_CTA][SEGMENTS][GROUPS];
+  {
+    const int tile = blockIdx.x;
+    float sum[ROWS_PER_TEAM][SEGMENTS][PASSES] = {};
+#pragma unroll
+    for (int segment = 0; segment < SEGMENTS; ++segment)
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step)
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+          const int chunk = step * LANES + pass * TEAM + member;
+          const int k = segment * SEGMENT + chunk * CHUNK;
+          const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
+#pragma unroll
+          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+            const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
+            const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
+#pragma unroll
+            for (int e = 0; e < CHUNK; ++e)
+              sum[i][segment][pass] =
+                  fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][segment][pass]);
+          }
+        }
+
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_TEAM; ++i)
+#pragma unroll
+      for (int segment = 0; segment < SEGMENTS; ++segment)
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+          sum[i][segment][pass] = butterfly_sum<GROUP>(sum[i][segment][pass]);
+          if (member % GROUP == 0)
+            partial[i * TEAMS + team][segment][(pass * TEAM + member) / GROUP] = sum[i][segment][pass];
+        }
+    __syncthreads();
+    if (threadIdx.x < ROWS_PER_CTA) {
+      const int row = tile * ROWS_PER_CTA + threadIdx.x;
+      float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
+#pragma unroll
+      for (int segment = 1; segment < SEGMENTS; ++segment)
+        total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
+      finish_row(row, total, lora_out, injection_out);
+    }
+  }
+}
+
+namespace down_final {
+constexpr int ROWS_PER_CTA = 1;
+constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
+constexpr int ROWS_PER_TEAM = 1, PASSES = 1;
+constexpr int BYTES = 16;
+}  // namespace down_final
+
+extern "C" __global__ void __launch_bounds__(down_final::THREADS)
+hyper_connection_down_final_early_norm(const storage_t* __restrict__ y, const storage_t* __restrict__ down_weight,
+    storage_t* __restrict__ lora_out) {
+  using namespace down_tree;
+  using namespace down_final;
+  const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
+  __shared__ float partial[ROWS_PER_CTA][SEGMENTS][GROUPS];
+  {
+    const int tile = blockIdx.x;
+    float sum[ROWS_PER_TEAM][SEGMENTS][PASSES] = {};
+#pragma unroll
+    for (int segment = 0; segment < SEGMENTS; ++segment)
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step)
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+          const int chunk = step * LANES + pass * TEAM + member;
+          const int k = segment * SEGMENT + chunk * CHUNK;
+          const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
+#pragma unroll
+          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+            const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
+            const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
+#pragma unroll
+            for (int e = 0; e < CHUNK; ++e)
+              sum[i][segment][pass] =
+                  fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][segment][pass]);
+          }
+        }
+
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_TEAM; ++i)
+#pragma unroll
+      for (int segment = 0; segment < SEGMENTS; ++segment)
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+          sum[i][segment][pass] = butterfly_sum<GROUP>(sum[i][segment][pass]);
+          if (member % GROUP == 0)
+            partial[i * TEAMS + team][segment][(pass * TEAM + member) / GROUP] = sum[i][segment][pass];
+        }
+    __syncthreads();
+    if (threadIdx.x < ROWS_PER_CTA) {
+      const int row = tile * ROWS_PER_CTA + threadIdx.x;
+      float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
+#pragma unroll
+      for (int segment = 1; segment < SEGMENTS; ++segment)
+        total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
+      finish_low_rank(row, total, lora_out);
+    }
+  }
+}
+
+// ---- up and mix: a team takes one hidden coordinate of all branches, tree [1, 32, 2] ----
+
+namespace up_mix {
+constexpr int SEGMENTS = 1, LANES = 32, CHUNK = 2;
+constexpr int GROUP = 32;
+constexpr int SEGMENT = 320, STEPS = 5;
+constexpr int ACTIVATION_BYTES = 4;
+constexpr int ROWS_PER_CTA = 8;
+constexpr int THREADS = 256, TEAM = 32, TEAMS = 8;
+constexpr int ROWS_PER_TEAM = 1, PASSES = 1;
+constexpr int BYTES = 4;
+}  // namespace up_mix
+
+extern "C" __global__ void __launch_bounds__(up_mix::THREADS)
+hyper_connection_up_mix_early_norm(const storage_t* __restrict__ lora, const storage_t* __restrict__ up_weight,
+    const storage_t* __restrict__ y, storage_t* __restrict__ block_input) {
+  using namespace up_mix;
+  const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
+  {
+    const int tile = blockIdx.x;
+    float sum[ROWS_PER_TEAM][BRANCHES][SEGMENTS][PASSES] = {};
+#pragma unroll
+    for (int segment = 0; segment < SEGMENTS; ++segment)
+#pragma unroll
+      for (int step = 0; step < STEPS; ++step)
+#pragma unroll
+        for (int pass = 0; pass < PASSES; ++pass) {
+          const int chunk = step * LANES + pass * TEAM + member;
+          const int k = segment * SEGMENT + chunk * CHUNK;
+          const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(lora + k);
+#pragma unroll
+          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+            const int h = tile * ROWS_PER_CTA + i * TEAMS + team;
+#pragma unroll
+            for (int branch = 0; branch < BRANCHES; ++branch) {
+              const Elements<CHUNK> weight =
+                  load_weights<BYTES, CHUNK>(up_weight + (branch * HIDDEN + h) * LOW_RANK + k);
+#pragma unroll
+              for (int e = 0; e < CHUNK; ++e)
+                sum[i][branch][segment][pass] =
+                    fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][branch][segment][pass]);
+            }
+          }
+        }
+
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_TEAM; ++i)
+#pragma unroll
+      for (int branch = 0; branch < BRANCHES; ++branch)
+#pragma unroll
+        for (int segment = 0; segment < SEGMENTS; ++segment)
+#pragma unroll
+          for (int pass = 0; pass < PASSES; ++pass) {
+            sum[i][branch][segment][pass] = butterfly_sum<GROUP>(sum[i][branch][segment][pass]);
+          }
+
+    if (member == 0)
+#pragma unroll
+      for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+        const int h = tile * ROWS_PER_CTA + i * TEAMS + team;
+        float mixed = 0.0f;
+#pragma unroll
+        for (int branch = 0; branch < BRANCHES; ++branch) {
+          float total = sum[i][branch][0][0];
+#pragma unroll
+          for (int segment = 1; segment < SEGMENTS; ++segment) total = total + sum[i][branch][segment][0];
+          // The gate is rounded although it never leaves a register.
+          mixed = fmaf(sigmoid(rounded(total)), to_float(y[branch * HIDDEN + h]), mixed);
+        }
+        block_input[h] = to_storage(over_branches(mixed));
+      }
+  }
+}

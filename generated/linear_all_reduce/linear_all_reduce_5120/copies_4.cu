@@ -1,0 +1,331 @@
+// linear_all_reduce linear_all_reduce_5120, candidate copies_4 (route sliced_copy_engine)
+// workload: dtype = bfloat16, width = 5120, world_size = 2, channel_rows = 16384, quantisation = none, nonfinite = nan
+// schedule: gemm = torch, ctas = 64, threads = 512, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0, stages = 2, additions = side
+// argument: pointers[2] channels
+// argument: uint32 numel
+// argument: uint32 rank_base
+// argument: uint64 at
+// argument: uint64 begin_at
+// argument: uint64 stride
+// argument: uint64 timeout_ns
+// linear: meet -> add -> close
+// meet(channels, rank_base, timeout_ns): grid [1, 1, 1], block [32, 1, 1], dynamic shared 0, resident
+// add(channels, at, fetched, stride, result, begin_at, numel, rank_base): grid [64, 1, 1], block [512, 1, 1], dynamic shared 0
+// close(channels, result, numel, rank_base, timeout_ns): grid [1, 1, 1], block [32, 1, 1], dynamic shared 0, resident
+//
+// Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
+// Generated from linear_all_reduce_5120.toml; edit that and run `kernwright generate`.
+//
+// Slices of rows: copy engines fetch one from the peers beside the GEMM of the next.
+
+#include <cuda_bf16.h>
+
+using storage_t = __nv_bfloat16;
+
+__device__ __forceinline__ float to_float(storage_t value) { return __bfloat162float(value); }
+// Round to nearest even; overflow gives infinity, subnormals are kept.
+__device__ __forceinline__ storage_t to_storage(float value) { return __float2bfloat16_rn(value); }
+// A rounding point that stays in a register.
+__device__ __forceinline__ float rounded(float value) { return to_float(to_storage(value)); }
+
+// ---- prelude: atomics, time ----
+
+// Flags and counters. Order and scope stand in the name; no protocol here relies on a fence.
+__device__ __forceinline__ unsigned int load_acquire_system(const unsigned int* flag) {
+  return __nv_atomic_load_n(const_cast<unsigned int*>(flag), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_SYSTEM);
+}
+__device__ __forceinline__ void store_release_system(unsigned int* flag, unsigned int value) {
+  __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_SYSTEM);
+}
+__device__ __forceinline__ unsigned int load_acquire_device(const unsigned int* flag) {
+  return __nv_atomic_load_n(const_cast<unsigned int*>(flag), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE);
+}
+__device__ __forceinline__ void store_release_device(unsigned int* flag, unsigned int value) {
+  __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_DEVICE);
+}
+__device__ __forceinline__ unsigned int fetch_add_device(unsigned int* counter, unsigned int value) {
+  return __nv_atomic_fetch_add(counter, value, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE);
+}
+
+// Tagged words: data and its generation travel in one store, so that the data is its own flag.
+__device__ __forceinline__ unsigned int load_tagged_system(const unsigned int* word) {
+  return __nv_atomic_load_n(const_cast<unsigned int*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
+}
+__device__ __forceinline__ void store_tagged_system(unsigned int* word, unsigned int value) {
+  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
+}
+__device__ __forceinline__ unsigned long long load_tagged_device(const unsigned long long* word) {
+  return __nv_atomic_load_n(const_cast<unsigned long long*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+}
+__device__ __forceinline__ void store_tagged_device(unsigned long long* word, unsigned long long value) {
+  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+}
+__device__ __forceinline__ unsigned long long load_tagged_system(const unsigned long long* word) {
+  return __nv_atomic_load_n(const_cast<unsigned long long*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
+}
+__device__ __forceinline__ void store_tagged_system(unsigned long long* word, unsigned long long value) {
+  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
+}
+// 16 bytes travel in one store, but only the 8-byte halves are sure to arrive whole: each has its own tag.
+__device__ __forceinline__ uint4 load_tagged_system(const uint4* word) {
+  uint4 value;
+  __nv_atomic_load(const_cast<uint4*>(word), &value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
+  return value;
+}
+__device__ __forceinline__ void store_tagged_system(uint4* word, uint4 value) {
+  __nv_atomic_store(word, &value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
+}
+
+// A word that only ever says that something has happened; it orders nothing.
+__device__ __forceinline__ unsigned int load_relaxed_device(const unsigned int* word) {
+  return __nv_atomic_load_n(const_cast<unsigned int*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+}
+// A counter whose value tells that somebody else is there; it orders nothing.
+__device__ __forceinline__ unsigned int fetch_add_relaxed_device(unsigned int* counter, unsigned int value) {
+  return __nv_atomic_fetch_add(counter, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+}
+
+// Nanoseconds of the clock that all SMs share.
+__device__ __forceinline__ unsigned long long nanoseconds() {
+#ifdef __CUDA_ARCH__
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+#else
+  return kernwright::emulator::globaltimer();
+#endif
+}
+
+// ---- workload and schedule ----
+
+constexpr int WORLD_SIZE = 2;
+constexpr unsigned int CTAS = 1, THREADS = 32;  // of kernels that meet their peers'
+constexpr unsigned int STRIDE = CTAS * THREADS;
+
+// ---- words: how elements are moved, and added in rank order ----
+
+constexpr int WORD_BYTES = 16;
+constexpr unsigned int ELEMENTS = WORD_BYTES / sizeof(storage_t);
+using word_t = uint4;
+struct alignas(WORD_BYTES) Elements { storage_t value[ELEMENTS]; };
+
+__device__ __forceinline__ Elements elements_of(word_t word) { return *reinterpret_cast<const Elements*>(&word); }
+__device__ __forceinline__ word_t word_of(Elements elements) { return *reinterpret_cast<const word_t*>(&elements); }
+
+__device__ __forceinline__ unsigned int words_of(unsigned int numel) { return (numel + ELEMENTS - 1) / ELEMENTS; }
+
+// A caller's tensor: `numel` elements, aligned as elements are. Whole words are moved at once if it is a word's
+// alignment; the last word may be cut off.
+struct Tensor {
+  storage_t* data;
+  unsigned int numel;
+  bool aligned;
+};
+__device__ __forceinline__ Tensor tensor(const storage_t* data, unsigned int numel) {
+  return {const_cast<storage_t*>(data), numel, reinterpret_cast<unsigned long long>(data) % WORD_BYTES == 0};
+}
+
+__device__ __forceinline__ word_t load(const Tensor& source, unsigned int word) {
+  const unsigned int first = word * ELEMENTS;
+  if (source.aligned && first + ELEMENTS <= source.numel) return reinterpret_cast<const word_t*>(source.data)[word];
+  Elements elements;
+#pragma unroll
+  for (unsigned int i = 0; i < ELEMENTS; ++i)
+    elements.value[i] = first + i < source.numel ? source.data[first + i] : to_storage(0.0f);
+  return word_of(elements);
+}
+
+__device__ __forceinline__ void store(const Tensor& target, unsigned int word, word_t value) {
+  const unsigned int first = word * ELEMENTS;
+  if (target.aligned && first + ELEMENTS <= target.numel) {
+    reinterpret_cast<word_t*>(target.data)[word] = value;
+    return;
+  }
+  const Elements elements = elements_of(value);
+#pragma unroll
+  for (unsigned int i = 0; i < ELEMENTS; ++i)
+    if (first + i < target.numel) target.data[first + i] = elements.value[i];
+}
+
+// The sum of the ranks: in FP32, in rank order from rank 0's value, rounded once.
+__device__ __forceinline__ word_t sum_in_rank_order(const word_t (&words)[WORLD_SIZE]) {
+  Elements result;
+#pragma unroll
+  for (unsigned int i = 0; i < ELEMENTS; ++i) {
+    float sum = to_float(elements_of(words[0]).value[i]);
+#pragma unroll
+    for (int rank = 1; rank < WORLD_SIZE; ++rank) sum = sum + to_float(elements_of(words[rank]).value[i]);
+    result.value[i] = to_storage(sum);
+  }
+  return word_of(result);
+}
+
+// What `sum2` contributes: the local sum, rounded on its own.
+__device__ __forceinline__ word_t local_sum(word_t a, word_t b) {
+  Elements result;
+#pragma unroll
+  for (unsigned int i = 0; i < ELEMENTS; ++i)
+    result.value[i] = to_storage(to_float(elements_of(a).value[i]) + to_float(elements_of(b).value[i]));
+  return word_of(result);
+}
+
+// NaN in every dtype: what stands where a sum is missing.
+__device__ __forceinline__ word_t poison() { return {0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu}; }
+
+__device__ __forceinline__ void store_poison(const Tensor& target, unsigned int first, unsigned int words) {
+  for (unsigned int word = first; word < words; word += STRIDE) store(target, word, poison());
+}
+
+// ---- the channel: memory of every rank that its peers may reach, layout version 2 ----
+
+constexpr unsigned int CHANNEL_CTAS = 256;  // the largest grid that the channel serves
+constexpr unsigned long long EPOCHS_AT = 0, TICKETS_AT = 1024, RECORD_AT = 2048;
+constexpr unsigned long long FLAGS_AT = 2304;
+constexpr unsigned long long PARTIALS_AT = 83892736;
+
+struct Channels { unsigned char* of[WORLD_SIZE]; };  // of every rank
+
+// One call, as a CTA of a rank sees it.
+struct Call {
+  unsigned int rank, epoch;
+  unsigned int others;  // calls whose CTA of this number was still running; only its first thread knows
+  bool lost;  // a call before this one has failed: its peers are at other calls, so it neither publishes nor waits
+  unsigned char* own;  // this rank's channel
+  unsigned long long timeout_ns;
+};
+
+// Epochs count calls modulo 2^32, but for 0, which is what memory holds that nobody has written. Odd and even
+// take turns across the wrap as well.
+__device__ __forceinline__ unsigned int following(unsigned int epoch) { return epoch == 0xffffffffu ? 2u : epoch + 1u; }
+
+__device__ __forceinline__ unsigned int* epochs(unsigned char* channel) {
+  return reinterpret_cast<unsigned int*>(channel + EPOCHS_AT);
+}
+__device__ __forceinline__ unsigned int* ticket(unsigned char* channel) {
+  return reinterpret_cast<unsigned int*>(channel + TICKETS_AT) + blockIdx.x;
+}
+__device__ __forceinline__ unsigned int* record(unsigned char* channel) {
+  return reinterpret_cast<unsigned int*>(channel + RECORD_AT);
+}
+
+__device__ __forceinline__ Call begin(const Channels& channels, unsigned int rank_base, unsigned long long timeout_ns) {
+  const unsigned int rank = rank_base + blockIdx.y;
+  unsigned char* own = channels.of[rank];
+  const unsigned int others = threadIdx.x == 0 ? fetch_add_relaxed_device(ticket(own), 1) : 0;
+  const bool lost = load_relaxed_device(record(own)) != 0;
+  return {rank, following(epochs(own)[blockIdx.x]), others, lost, own, timeout_ns};
+}
+
+// Writes the error record; the first failure of a rank counts.
+__device__ void report(const Call& call, unsigned int peer, unsigned int waited_for, unsigned int seen) {
+  unsigned int* const fields = record(call.own);
+  if (fetch_add_device(fields, 1) != 0) return;
+  fields[1] = call.rank;
+  fields[2] = peer;
+  fields[3] = waited_for;
+  fields[4] = call.epoch;
+  fields[5] = seen;
+  fields[6] = blockIdx.x;
+}
+
+constexpr unsigned int OVERLAP = 3;  // in an error record: nobody was waited for, two calls met on this rank
+
+// Advances the epochs of all CTAs that the channel could have, so that they stay equal whatever grids follow
+// each other. Comes after a barrier behind `begin`: other threads of the CTA read the epoch there.
+__device__ __forceinline__ void finish(const Call& call) {
+  if (threadIdx.x == 0) {
+    if (call.others != 0) report(call, call.rank, OVERLAP, call.others);
+    fetch_add_relaxed_device(ticket(call.own), 0xffffffffu);  // one less
+  }
+  for (unsigned int cta = blockIdx.x + threadIdx.x * CTAS; cta < CHANNEL_CTAS; cta += CTAS * THREADS)
+    epochs(call.own)[cta] = call.epoch;
+}
+
+// ---- barriers over the ranks: CTA i of a rank meets CTA i of its peers ----
+
+enum Barrier : unsigned int { START = 0, SECOND = 1 };
+
+__device__ __forceinline__ unsigned int* flag(unsigned char* channel, Barrier barrier, unsigned int peer) {
+  return reinterpret_cast<unsigned int*>(channel + FLAGS_AT) +
+         (barrier * CHANNEL_CTAS + blockIdx.x) * WORLD_SIZE + peer;
+}
+
+// A peer may already be one call ahead, never two: for that it needs this call of ours. Other values are old,
+// however long the CTA's flag was not used.
+__device__ __forceinline__ bool reached(unsigned int seen, unsigned int epoch) {
+  return seen == epoch || seen == following(epoch);
+}
+
+__device__ __forceinline__ bool wait_for(const Call& call, Barrier barrier, unsigned int peer) {
+  const unsigned int* const mine = flag(call.own, barrier, peer);
+  const unsigned long long began = nanoseconds();
+  for (;;) {
+    const unsigned int seen = load_acquire_system(mine);
+    const unsigned long long now = nanoseconds();  // while the load is on its way
+    if (reached(seen, call.epoch)) return true;
+    if (now - began > call.timeout_ns) {
+      report(call, peer, barrier, seen);
+      return false;
+    }
+  }
+}
+
+// Tells every peer that this CTA has come to the barrier, and waits until theirs have. What the CTA has stored
+// or read before is the caller's to order, by `__syncthreads`. False for the whole CTA if a peer doesn't come.
+__device__ __forceinline__ bool meet(const Channels& channels, const Call& call, Barrier barrier) {
+  bool met = !call.lost;
+  if (met && threadIdx.x < WORLD_SIZE) {
+    store_release_system(flag(channels.of[threadIdx.x], barrier, call.rank), call.epoch);
+    met = wait_for(call, barrier, threadIdx.x);
+  }
+  return __syncthreads_and(met);  // what the peers have stored is there for every thread
+}
+
+// ---- beside copy engines: one warp meets the peers, a few CTAs add what was fetched ----
+
+constexpr unsigned int ADD_THREADS = 512, ADD_STRIDE = 64 * ADD_THREADS;
+
+// What this rank has put into its channel, or fetched from its peers', is there or done; so it is on all peers.
+extern "C" __global__ void __launch_bounds__(THREADS)
+linear_all_reduce_meet_copies_4(const __grid_constant__ Channels channels, unsigned int rank_base, unsigned long long timeout_ns) {
+  const Call call = begin(channels, rank_base, timeout_ns);
+  meet(channels, call, START);
+  finish(call);
+}
+
+// Adds the ranks' contributions: this rank's own, `at` bytes into its partial sums, and `fetched`, where rank r's
+// begins `stride` * r elements in. The sums begin `begin_at` elements into the result.
+// The sums also replace the own contribution: there the peers fetch them.
+extern "C" __global__ void __launch_bounds__(ADD_THREADS)
+linear_all_reduce_add_copies_4(const __grid_constant__ Channels channels, unsigned long long at, const storage_t* fetched,
+    unsigned long long stride, storage_t* result, unsigned long long begin_at, unsigned int numel, unsigned int rank_base) {
+  storage_t* const own = reinterpret_cast<storage_t*>(channels.of[rank_base] + PARTIALS_AT + at);
+  const bool broken = load_relaxed_device(record(channels.of[rank_base])) != 0;  // some contribution never came
+  const Tensor output = tensor(result + begin_at, numel);
+  Tensor contributions[WORLD_SIZE];
+#pragma unroll
+  for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank)
+    contributions[rank] = tensor(rank == rank_base ? own : fetched + stride * rank, numel);
+  const unsigned int words = words_of(numel);
+  for (unsigned int word = blockIdx.x * ADD_THREADS + threadIdx.x; word < words; word += ADD_STRIDE) {
+    word_t contributed[WORLD_SIZE];
+#pragma unroll
+    for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank) contributed[rank] = load(contributions[rank], word);
+    const word_t sum = broken ? poison() : sum_in_rank_order(contributed);
+    store(output, word, sum);
+    store(tensor(own, numel), word, sum);
+  }
+}
+
+// The end of a call: all ranks have fetched what they needed, so the next GEMM may write. If a peer didn't come,
+// the whole result is NaN.
+extern "C" __global__ void __launch_bounds__(THREADS)
+linear_all_reduce_close_copies_4(const __grid_constant__ Channels channels, storage_t* result, unsigned int numel,
+    unsigned int rank_base, unsigned long long timeout_ns) {
+  const Call call = begin(channels, rank_base, timeout_ns);
+  if (!meet(channels, call, START)) {
+    const Tensor output = tensor(result, numel);
+    for (unsigned int word = threadIdx.x; word < words_of(numel); word += THREADS) store(output, word, poison());
+  }
+  finish(call);
+}
