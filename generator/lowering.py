@@ -58,7 +58,7 @@ class LoweringModule(Protocol):
 
 @dataclass(frozen=True)
 class TreeShape:
-    """A reduction tree applied to a length: the numbers a kernel needs (numerics.md section 2)."""
+    """A reduction tree applied to a length: the numbers a kernel needs (docs/numerics.md, Reduction trees)."""
 
     segments: int
     lanes: int

@@ -38,7 +38,7 @@ def newest(files: Iterable[RecordFile], current: Sources) -> list[RecordFile]:
     """Give the records that dispatch goes by, by file name: one for each candidate and device, mostly.
 
     A source that failed exactness is out on every device until it changes, since it has the same bits
-    everywhere (numerics section 1): of a source of today that was ever found inexact, the newest such record
+    everywhere (docs/numerics.md): of a source of today that was ever found inexact, the newest such record
     of each device counts and no other record does, however much later it passed.
 
     Of any other source, for each (spec, workload, candidate, part, device) among the records of today's source,
@@ -105,7 +105,7 @@ def source_of(record: Record, candidate: str, current: Sources) -> str | None:
 
 
 def serving(archs: Iterable[str], device: str) -> str | None:
-    """The architecture whose build a device takes (design section 1); None if none serves it.
+    """The architecture whose build a device takes; None if none serves it.
 
     An exact match wins, its `a` variant first; else the same major version with the highest lower minor one.
     """

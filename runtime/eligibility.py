@@ -78,7 +78,7 @@ class Conditions:
 def judge(
     workload: Workload, candidate: Candidate, request: Request, given: Conditions
 ) -> Rejected | Eligible:
-    """Decide on one candidate (design section 6)."""
+    """Decide on one candidate."""
     mismatches = list(_shape_objections(workload, request, given.comm))
     if mismatches:
         return replace(mismatches[0], mismatches=len(mismatches))

@@ -30,8 +30,8 @@ def standing(
 ) -> Standing:
     """Sort the records of `candidate` for the source of `build`.
 
-    Exactness counts wherever it was shown, because a source has the same bits on every device (numerics
-    section 1); a verdict counts on the kind of device where it was measured (design section 6). Both count for the
+    Exactness counts wherever it was shown, because a source has the same bits on every device
+    (docs/numerics.md); a verdict counts on the kind of device where it was measured. Both count for the
     part of the workload's interval that was measured, but a failure counts for all of it.
     """
     kind = device.kind

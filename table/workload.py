@@ -16,7 +16,7 @@ FieldValue = str | int | float | tuple[int, int]
 """A workload field: a plain value, or an inclusive interval of integers (the one dynamic dimension)."""
 
 Tree = tuple[int, int, int]
-"""A reduction tree: segments, lanes, chunk (numerics contract, section 2)."""
+"""A reduction tree: segments, lanes, chunk (docs/numerics.md, Reduction trees)."""
 
 
 def low_end(value: FieldValue) -> FieldValue:

@@ -1,4 +1,4 @@
-"""Arithmetic of the array oracles: the operations that numerics.md allows, bit for bit, in NumPy or CuPy.
+"""Arithmetic of the array oracles: the operations that docs/numerics.md allows, bit for bit, in NumPy or CuPy.
 
 - `fma`, `dtypes`, `single`, `trees`, `functions`: what the contract is made of;
 - `philox`: seeded bits, the same on every machine;

@@ -1,4 +1,4 @@
-"""How near a stored tensor is to FP64 (numerics.md section 4), and which of its values lie outside the bounds.
+"""How near a stored tensor is to FP64 (docs/numerics.md), and which of its values lie outside the bounds.
 
 FP64 has the contract's rounding points, so that a rounding that both sides make isn't counted as a distance: what is
 left is what the order and the width of sums change, and what that changes behind the next rounding.

@@ -1,4 +1,4 @@
-"""What ranks contribute to an all-reduce: seeded values of every kind, different on every rank (numerics, section 5).
+"""What ranks contribute to an all-reduce: seeded values of every kind, different on every rank.
 
 All of it is made of Philox words by integer operations, as `inputs`; float32 is a storage dtype here.
 """

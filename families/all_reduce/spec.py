@@ -1,4 +1,4 @@
-"""Family `all_reduce`: the sum of all ranks' payloads in symmetric memory (all-reduce text, sections 1 to 3).
+"""Family `all_reduce`: the sum of all ranks' payloads in symmetric memory (docs/all_reduce.md).
 
 All routes give the same bits on every rank; they differ in who moves what, and in how ranks wait for each other.
 """

@@ -1,4 +1,4 @@
-"""What an `all_reduce` spec asks for: payloads and ranks (family text, sections 1 and 2), and their channel."""
+"""What an `all_reduce` spec asks for: payloads and ranks, and their channel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_PAYLOAD = 2**29
 
 
 class AllReduceWorkload(WorkloadSpec):
-    """The sum over all ranks of payloads of one size, in FP32, in rank order, rounded once (numerics, section 2)."""
+    """The sum over all ranks of payloads of one size, in FP32, in rank order, rounded once (docs/numerics.md)."""
 
     world_sizes: Annotated[
         tuple[WorldSizes, ...],

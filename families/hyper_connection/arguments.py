@@ -48,7 +48,7 @@ def read(
     *,
     real: bool = True,
 ) -> BoundaryShape:
-    """The shape of a call (contract of the family, sections 1 and 2).
+    """The shape of a call (docs/hyper_connection.md).
 
     Args:
         table: decides the number of branches where the tensors don't.
@@ -287,7 +287,7 @@ def _branches_of_table(table: Table, state: int, low_rank: int) -> int:
 
 
 def _check_shapes(shape: BoundaryShape, kind: str, given: Mapping[str, torch.Tensor]) -> None:
-    # norm_weight is told apart by its element count (section 1), so [HC, H] is as good as [HC * H].
+    # norm_weight is told apart by its element count, so [HC, H] is as good as [HC * H].
     for buffer in shape.signature(kind).inputs:
         tensor = given[buffer.name]
         fits = (

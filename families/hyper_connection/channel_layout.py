@@ -1,4 +1,4 @@
-"""The channel of the tensor-parallel hyper-connection routes: where its parts lie (family text, section 4).
+"""The channel of the tensor-parallel hyper-connection routes: where its parts lie (docs/hyper_connection.md).
 
 It follows from the workload alone, so that all candidates of a spec share one, whatever their route; it is memory
 of its own, apart from any all-reduce channel. New parts are appended, so that the offsets of older ones stay.

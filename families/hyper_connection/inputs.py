@@ -1,4 +1,4 @@
-"""Seeded inputs made of Philox words by integer operations (numerics.md section 5): the same everywhere.
+"""Seeded inputs made of Philox words by integer operations (docs/numerics.md, Inputs): the same everywhere.
 
 A normal-like value is the sum of four uniform 16-bit integers, centred and scaled by a power of two
 (standard deviation 1.1547, range -4 to 4), then rounded to the storage dtype.

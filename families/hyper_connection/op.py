@@ -3,7 +3,7 @@
     (x, block_input, injection_out) = hyper_connection(
         residual, block, injection, norm_weight, down_weight, up_weight, kind="boundary", eps=1e-6)
 
-Shapes, kinds and arithmetic: contract of the family, sections 1 and 2. How many tokens a call has is
+Shapes, kinds and arithmetic: docs/hyper_connection.md. How many tokens a call has is
 looked at here, inside the op, on every call: a caller that baked it in at prefill would never decode fast.
 """
 

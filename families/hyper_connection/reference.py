@@ -1,4 +1,4 @@
-"""One hyper-connection boundary in torch (contract of the family, section 2).
+"""One hyper-connection boundary in torch (docs/hyper_connection.md).
 
 `exact` follows the workload's reduction trees and gives the kernels' bits. `approximate` keeps the rounding
 points and leaves the sums to torch and its GEMM library: contract "tolerance", for many tokens.

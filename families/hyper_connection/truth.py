@@ -1,4 +1,4 @@
-"""The mathematical function in FP64 with torch, with or without rounding (numerics.md section 5).
+"""The mathematical function in FP64 with torch, with or without rounding (docs/numerics.md, Oracles).
 
 It shows how far the contract is from the truth.
 

@@ -1,4 +1,4 @@
-"""Family `linear_all_reduce`: a row-parallel linear whose all-reduce hides behind its GEMM (family text).
+"""Family `linear_all_reduce`: a row-parallel linear whose all-reduce hides behind its GEMM.
 
 Routes say who moves and adds what the ranks contribute, and whether that happens slice by slice. `serial` is the
 control: the plain linear, then the group's own all-reduce. It is what runs wherever nothing was measured.
