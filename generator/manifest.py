@@ -1,4 +1,4 @@
-"""`generated/manifest.json`: what the generator wrote, so that it knows what it may delete."""
+"""`generated/manifest.json`: the files that the generator wrote and may delete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FORMAT = 1
 
 
 class ManifestInvalid(ValueError):
-    """The manifest can't be trusted; nothing is deleted on its word."""
+    """The manifest is damaged; nothing is deleted."""
 
 
 def manifest_text(files: dict[str, str], workloads: list[GeneratedWorkload]) -> str:
@@ -48,7 +48,7 @@ def listed_files(folder: Path) -> list[str]:
 
     Raises:
         ManifestInvalid: the file is there but isn't a manifest of this format, or it lists a path outside
-            its folder: then nothing may be deleted on its word.
+            its folder: then nothing is deleted.
     """
     path = folder / NAME
     try:

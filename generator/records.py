@@ -45,11 +45,11 @@ def table_records(
 ) -> list[TableRecord]:
     """Give the records of a workload that its dispatch goes by (`ledger.newest`), by file name.
 
-    Of a source that failed exactness anywhere only the failures enter; of the records of an older version,
-    which are unsealed, none but failures.
+    For a source that failed exactness anywhere, only the failures enter; of the records of an older version,
+    which are unsealed, only failures enter.
 
-    A time is a time against a control: where the control isn't the same any more, its source changed or
-    another candidate in its place, the verdict is *invalid* for dispatch, and only exactness counts. The control
+    A time is relative to a control: if the control has changed (its source, or the candidate that is the
+    control), the verdict is *invalid* for dispatch, and only exactness counts. The control
     of a part is the first candidate of the part's route.
     """
     mine = [
