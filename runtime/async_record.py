@@ -1,4 +1,4 @@
-"""Looking at words on the device now and then, without ever waiting for it."""
+"""Reading a few words of device memory periodically, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class AsyncRecord:
 
     A call that read them itself would wait: for a copy, and where the reading stream shares a hardware queue with
     kernels that wait for a peer, for these. So a look asks for a copy into pinned memory and takes what the one
-    before has brought.
+    before has copied.
     """
 
     def __init__(self, words: torch.Tensor) -> None:
@@ -59,7 +59,7 @@ class AsyncRecord:
         return words
 
     def forget(self) -> None:
-        """Let no later look show what the words were before the work that is on the current stream by now."""
+        """Discard copies of the words that were made before the work that is on the current stream by now."""
         if self._host is not None:
             import torch
 

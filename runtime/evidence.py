@@ -67,7 +67,7 @@ def describe(kind: DeviceKind) -> str:
 
 
 def unmeasured(found: Standing, build: Build, device: Device) -> str:
-    """Why `measured` doesn't take this build, in words."""
+    """Why policy `measured` doesn't take this build, in words."""
     if found.here is not None:
         gain = "" if found.here.gain is None else f" (gain {found.here.gain:+.1%} over the control)"
         verdict = found.here.verdict.replace("_", " ")
@@ -79,5 +79,5 @@ def unmeasured(found: Standing, build: Build, device: Device) -> str:
         )
     if found.elsewhere is not None:
         low, high = found.elsewhere
-        return f"its record on {device} speaks of {low} to {high}, another part"
+        return f"its record on {device} covers {low} to {high}, another part"
     return f"no record on {device} for this source"

@@ -52,7 +52,7 @@ def fma(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
 
 
 def exp(x: torch.Tensor) -> torch.Tensor:
-    """The contract's own exponential (docs/numerics.md, Functions)."""
+    """The contract's own exponential (docs/numerics.md#functions)."""
     inside = (x >= _UNDERFLOW) & (x <= _OVERFLOW)
     safe = torch.where(inside, x, torch.zeros_like(x))  # so that n below is a small integer
     n = fma(safe, _like(x, _LOG2_E), _like(x, _ROUND)) - _ROUND

@@ -1,4 +1,4 @@
-"""Processes that were forked from one with kernels loaded: CUDA would crash or hang there, so they get a sentence."""
+"""Processes that were forked from one with kernels loaded: CUDA would crash or hang there, so calls raise."""
 
 from __future__ import annotations
 

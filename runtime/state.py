@@ -1,4 +1,4 @@
-"""State that kernels keep between the calls of one stream, and spares for streams first seen inside a capture."""
+"""State that kernels keep between calls of one stream; some is preallocated for streams first seen in a capture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 SPARES = 8
-"""Kept of each kind: a decoder's kinds of a boundary, captured on a stream that nobody has called on."""
+"""Preallocated states of each kind: enough for a decoder's kinds of a boundary, captured on a new stream."""
 
 _preallocated: dict[StateKind, list[State]] = {}
 
@@ -26,7 +26,7 @@ class StateKind:
     """Ordinal of the device."""
     nbytes: int
     record_at: int | None
-    """Where the record of failed waits begins, bytes; None: nobody waits."""
+    """Where the record of failed waits begins, bytes; None: no kernel waits."""
 
     def make(self) -> State:
         """New state, zeroed on the current stream; not inside a capture, whose replays would zero it again."""
@@ -35,13 +35,13 @@ class StateKind:
         return State(memory, record)
 
     def preallocate(self) -> None:
-        """Make what is missing of the spares; a capture begins with a synchronisation, so they are zero then."""
+        """Preallocate what is missing; a capture begins with a synchronisation, so the states are zero then."""
         kept = _preallocated.setdefault(self, [])
         while len(kept) < SPARES:
             kept.append(self.make())
 
     def take_preallocated(self) -> State | None:
-        """A spare, if there is one."""
+        """A preallocated state, if there is one."""
         try:
             return _preallocated[self].pop()
         except (KeyError, IndexError):

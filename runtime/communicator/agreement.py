@@ -1,4 +1,4 @@
-"""What ranks must agree on before they share memory, found out in one exchange.
+"""What ranks must agree on before they share memory, checked in one exchange.
 
 Every rank sees what all ranks said, so all come to the same conclusion: the same error, or the same fallback.
 """
@@ -79,7 +79,7 @@ def exchange(mine: Statement, group: torch.distributed.ProcessGroup | None) -> l
 
 
 def agree(statements: Sequence[Statement]) -> None:
-    """Hold the ranks' statements against each other.
+    """Compare the ranks' statements with each other.
 
     Raises:
         Disagreement: naming what differs, and which ranks have what.

@@ -21,7 +21,7 @@ RECORD_WORDS = 8
 """32-bit words of a rank's error record, the first of which counts its failures."""
 
 CHECK_SECONDS = 0.05
-"""A call looks at the error record at most so often, and sees it as it was at the look before."""
+"""Least time between two reads of the error record by calls; a call sees the record as the read before found it."""
 
 WAITS = {
     0: "the start of the call",
@@ -195,13 +195,13 @@ class Channel:
         self._stream = stream
 
     def clear(self) -> None:
-        """Make all of this process's memory of the channel as new; nobody may be using it."""
+        """Reset all of this process's memory of the channel; no call may be using it."""
         self.memory.zero_()
         self._record.forget()
         self._stream = None
 
     def close(self) -> None:
-        """Give the memory back; calls that still know the channel raise from now on."""
+        """Free the memory; calls that still use the channel raise from now on."""
         self.closed = True
         self._record.end()
         self._close()
