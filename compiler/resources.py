@@ -22,7 +22,7 @@ class Resources:
 
 
 class LogUnreadable(ValueError):
-    """The log of ptxas doesn't say what it is expected to say; budgets can't be held against it."""
+    """The log of ptxas has an unexpected format; budgets can't be checked."""
 
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '[^']+'")

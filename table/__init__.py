@@ -1,6 +1,6 @@
 """The dispatch table as plain data: the generator writes it, the runtime reads it. Imports nothing.
 
-Buffers are known by the names of the op's tensors (`residual`, `down_weight`, ...) and of the candidate's own scratch
+Buffers have the names of the op's tensors (`residual`, `down_weight`, ...) and of the candidate's own scratch
 (`y`, `lora`, ...); a kernel's `args` are such names in the order of its parameters.
 """
 
