@@ -72,7 +72,7 @@ class Record(Model):
     workload: Annotated[str, Field(pattern=LABEL, max_length=128)]
     """Label of the concrete workload, `fp16-hc4-h2560-n1-r320-tp1`."""
     part: RecordedPart | None = None
-    """What of the workload's interval it speaks of; None where all of it is one cell."""
+    """The part of the workload's interval that it covers; None where all of it is one cell."""
     candidate: Slug
     control: Slug
     """Name of what the candidate was compared with and timed against; its own for the control."""
@@ -91,7 +91,7 @@ class Record(Model):
     identity: Sha256 | None
     """Digest of canonical workload, candidate and target; None where version 1 didn't say.
 
-    For people, who find it in the head of the `.cu` and in the manifest: it says which lines of a spec were
+    For readers, who find it in the head of the `.cu` and in the manifest: it says which lines of a spec were
     measured, also after a template has changed. Nothing is decided by it; `source_sha256` decides.
     """
     exactness: Exactness
@@ -181,7 +181,7 @@ def seal(facts: Mapping[str, object], judgement: Judgement) -> Record:
 def seal_of(record: Record) -> str:
     """Digest of a record's canonical JSON without its seal.
 
-    It finds edits by hand and damage; whoever wants to can compute it, so it is no signature.
+    It detects edits and damage. Anyone can compute it, so it is no signature.
     """
     document = record.model_dump(mode="json", exclude={"sha256"})
     if record.schema_version < PARTS:

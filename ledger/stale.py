@@ -14,7 +14,7 @@ from .record import SEALED, Record
 Sources = Mapping[tuple[str, str, str, str], str]
 """Digest of today's source by (spec, workload, candidate, architecture that it is generated for).
 
-A record is held against these digests and nothing else; its `identity` is for people.
+A record is compared with these digests and nothing else; its `identity` is for readers.
 """
 
 _ARCH = re.compile(r"sm_(\d+)(\d)(a?)")
@@ -22,7 +22,7 @@ _ARCH = re.compile(r"sm_(\d+)(\d)(a?)")
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """How a record stands to the sources of today."""
+    """How a record relates to the sources of today."""
 
     source: bool
     """The candidate's source has changed since."""
@@ -43,9 +43,9 @@ def newest(files: Iterable[RecordFile], current: Sources) -> list[RecordFile]:
 
     Of any other source, for each (spec, workload, candidate, part, device) among the records of today's source,
     measured against today's control: the newest that decided, which is one that was timed; else the newest
-    that was only verified; else the newest invalid one, because a contended run unsays nothing. Where there
+    that was only verified; else the newest invalid one, because a contended run refutes nothing. Where there
     is none, the same among the records of today's source, and then among all: such a record is stale, and
-    visible as such.
+    shown as such.
 
     A record of version 1 has no seal and counts only if it is inexact (`migration`).
     """

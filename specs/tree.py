@@ -1,4 +1,4 @@
-"""Reduction trees: the order in which a dot product is added up (docs/numerics.md, Reduction trees)."""
+"""Reduction trees: the order in which a dot product is added up (docs/numerics.md#reduction-trees)."""
 
 from __future__ import annotations
 
