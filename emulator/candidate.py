@@ -24,7 +24,7 @@ from .schedule import Interleaving
 CHANNELS, RANK_BASE = "channels", "rank_base"
 """Arguments of kernels that talk: the ranks' memory, and the first rank of a launch."""
 NOBODY = DeviceBuffer("another rank's tensor", np.zeros(1, np.uint8), "in")
-"""What the pointers of other ranks lead to in a launch of one rank."""
+"""The target of other ranks' pointers in a launch of one rank."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def candidate_program(
         if name == CHANNELS:
             return buffers[CHANNELS]
         length = pointers(candidate.arguments.get(name, ""))
-        # A launch of one rank has one pointer; whoever follows another of the struct leaves his memory.
+        # A launch of one rank has one pointer; a kernel that follows another of the struct faults.
         return (buffers[name][rank], *[NOBODY] * (length - 1)) if length else buffers[name][rank]
 
     launches = tuple(
@@ -134,9 +134,9 @@ def candidate_program(
 
 
 def _scratch(candidate: Candidate, signature: Signature) -> dict[str, Tensor]:
-    """Buffers of a call; where kernels serve up to so many tokens, with room for the call's own alone.
+    """Buffers of a call. Where kernels serve an interval of tokens, they have room for the call's tokens only.
 
-    A plan's have room for the most. A store behind the last token is found where there is none.
+    A plan's buffers have room for the most tokens. Here a store behind the last token is out of bounds and found.
     """
     scratch = {name: Tensor(name, *what) for name, what in candidate.scratch.items()}
     if "tokens" not in candidate.arguments:

@@ -30,7 +30,7 @@ class BufferMismatch:
 
     def __str__(self) -> str:
         return (
-            f"BufferMismatch: {self.count} of {self.size} elements of {self.buffer} of rank {self.rank}; element "
+            f"Mismatch: {self.count} of {self.size} elements of {self.buffer} of rank {self.rank}; element "
             f"{self.first} is {self.found}, expected {self.expected}."
         )
 

@@ -139,7 +139,7 @@ MUTANTS = {
     "a last word cut off": (
         "tagged",
         {"(numel + ELEMENTS - 1) / ELEMENTS": "numel / ELEMENTS"},
-        r"Unwritten: nobody writes \d+ elements of the output outputs of rank 0",
+        r"Unwritten: no thread writes \d+ elements of the output outputs of rank 0",
     ),
 }
 
