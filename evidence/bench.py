@@ -1,4 +1,4 @@
-"""`kernwright bench`: control, candidates and peers in one run; every candidate ends as a record of the ledger.
+"""`kernwright bench`: control, candidates and baselines in one run; every candidate gives a record.
 
 A candidate is timed only after the exactness gate, its captured graph is checked for doing the work at all
 (poisoned results, then a replay), and its results are compared once more after it was timed.
@@ -36,7 +36,7 @@ def bench(
     backend: GpuBackend = GPU,
     keep: Callable[[Record], None] = lambda _record: None,
 ) -> Bench:
-    """Verify and time candidates of a cell against its control, with peers and the read floor.
+    """Verify and time candidates of a cell against its control, with baselines and the read floor.
 
     Args:
         dispatch, evidence, workload: what is measured.

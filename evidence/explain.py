@@ -1,4 +1,4 @@
-"""Explaining a shape without tensors: a short form, put to the dispatch module's own decision."""
+"""Explaining a shape without tensors: the dispatch module's own decision for a short form."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Question:
 
 
 class QuestionError(ValueError):
-    """The question names something that dispatch doesn't know."""
+    """The question names something that the dispatch table doesn't have."""
 
 
 def load_dispatch(workspace: Workspace) -> ModuleType:
@@ -154,14 +154,14 @@ def _recorded(dispatch: Dispatch, name: str) -> Device:
 
 
 def _holds(interval: FieldValue | None, value: FieldValue) -> bool:
-    """Whether a workload's interval contains the number that is asked about."""
+    """Whether a workload's interval contains the number of the question."""
     return isinstance(interval, tuple) and isinstance(value, int) and interval[0] <= value <= interval[1]
 
 
 def _workload(
     text: str, short: ShortForm, asked: Mapping[str, FieldValue], specs: Sequence[SpecFile]
 ) -> Match:
-    """The one workload meant. Tokens and dtype are what is asked about, so a spec needn't serve them."""
+    """The one workload meant. The question states tokens and dtype, so a spec needn't serve them."""
     found = matching(short, specs, ignoring=ASKED)
     served = [match for match in found if asked.get("dtype") in (None, match.workload.dtype)]
     if not served and len({match.spec.name for match in found}) == 1:

@@ -24,7 +24,7 @@ class FuzzResult:
     candidate: str
     kind: str
     seeds: int
-    """Schedules that were run; 1 under ThreadSanitizer, which needs no luck."""
+    """Schedules that were run; 1 under ThreadSanitizer, whose result doesn't depend on the schedule."""
     seconds: float
     schedule: str
     """The failing schedule, which replays exactly; empty if none failed."""

@@ -1,4 +1,4 @@
-"""Where the ranks of a workload are: nowhere, all in this process on one GPU, or one in each process of a job."""
+"""Where the ranks of a workload are: none, all in this process on one GPU, or one in each process of a job."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RankContext:
         return flat if size == nbytes else flat.repeat(nbytes // size)  # one that all ranks share
 
     def obstacle(self, workload: Workload) -> str | None:
-        """Why the workload's control can't talk here, in a sentence."""
+        """Why the workload's control can't communicate here, in a sentence."""
         return objection(workload.control.capabilities, workload.spec, self.comm)
 
     def write(self, workload: Workload, part: str, values: torch.Tensor) -> None:
@@ -131,7 +131,7 @@ def absence(workload: Workload, job: RankJob, *, together: bool) -> str | None:
     """Why a workload can't be run by this job, in a sentence, or None.
 
     Args:
-        together: whether each rank needs a GPU of its own, as whoever takes its time wants.
+        together: whether each rank needs a GPU of its own, as timing does.
     """
     ranks = int(str(workload.fields.get("world_size", 1)))
     if ranks in (1, job.size) or (job.size == 1 and not together):

@@ -25,7 +25,7 @@ from .session import NotHere
 from .timing import Pace, warm
 
 SMALLEST = 1024
-"""Bytes; what is smaller takes as long."""
+"""Bytes; smaller payloads take as long."""
 
 
 @dataclass(frozen=True)

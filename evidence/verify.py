@@ -1,4 +1,4 @@
-"""`kernwright verify --on cuda`: does every candidate store the control's bits on the GPU at hand?"""
+"""`kernwright verify --on cuda`: whether every candidate stores the control's bits on this machine's GPU."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Verification:
 
     @property
     def failure(self) -> str:
-        """A sentence for people; empty if it passed, or wasn't run."""
+        """A sentence for users; empty if it passed, or wasn't run."""
         if self.passed or self.skipped:
             return ""
         where = f"{self.workload}, candidate {self.candidate}, {self.arch}"
@@ -98,7 +98,7 @@ class Wanted:
 
     candidates: Sequence[str] = ()
     archs: Sequence[str] = ()
-    """Builds; one that the device doesn't take itself runs as PTX, if its PTX can be had."""
+    """Builds; one that the device doesn't take itself runs as PTX, if PTX can be made."""
     cases: Sequence[str] = ()
 
 
@@ -136,7 +136,7 @@ def verify(
 
 
 def skipped(workload: Workload, reason: str, on: str = ON_CUDA) -> Verification:
-    """What is said of a workload of which nothing is run."""
+    """The result for a workload of which nothing is run."""
     return Verification(workload.label, "", "", "", NOTHING, (), 0.0, on=on, skipped=reason)
 
 
@@ -144,7 +144,7 @@ def unasked(workload: Workload, candidate: Candidate) -> str:
     """Why a candidate gets no case."""
     return (
         f"no payload of {workload.label} takes route {candidate.route}, by the thresholds of spec {workload.spec}; "
-        f"candidate {candidate.name} has nothing to show"
+        f"so there is no case for candidate {candidate.name}"
     )
 
 

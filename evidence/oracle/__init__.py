@@ -4,7 +4,7 @@
 - `philox`: seeded bits, the same on every machine;
 - `closeness`: how near a result is to FP64, for candidates under a tolerance.
 
-The answer of a family stands in its own folder.
+The oracle of a family is in the family's own folder.
 """
 
 from ...table import Tree

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bounds:
-    """At least one is stated; all that are must hold."""
+    """The bounds of a tolerance. At least one is stated; all that are stated must hold."""
 
     atol: float | None = None
     """Largest absolute error of an element."""
@@ -27,7 +27,7 @@ class Bounds:
 
     @classmethod
     def of(cls, tolerance: Mapping[str, float]) -> Bounds:
-        """As a dispatch table states them.
+        """Read bounds as a dispatch table states them.
 
         Raises:
             ValueError: none is stated.
