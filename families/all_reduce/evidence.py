@@ -1,4 +1,4 @@
-"""The all-reduce as evidence: payloads astride every threshold, values of every kind, channels that wrap."""
+"""Evidence of the all-reduce: payloads around every threshold, values of every kind, channels that wrap."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ LAST_EPOCH = 2**32 - 1
 WRAPS = "wrap"
 """Values of `mixed`, on a channel whose next call, or the one after it, is the first with a small epoch."""
 EMULATED_BYTES = 128 * 1024
-"""Largest payload that the emulator gets unasked, unless a part begins above it: a run stays within seconds."""
+"""Largest payload that the emulator runs by default, unless a part begins above it: a run stays within seconds."""
 VALUES_BYTES = 16 * 1024
 """About how large the payloads are that hold one kind of values alone."""
 
 
 class AllReduce:
-    """See `evidence.evidence.FamilyEvidence` and `ChannelEvidence`."""
+    """See `evidence.family_evidence.FamilyEvidence` and `ChannelEvidence`."""
 
     def cases(self, workload: Workload) -> Iterator[Case]:
         """Of every part and operation: payloads at its ends, next to them and odd ones; then every kind of values.

@@ -1,4 +1,4 @@
-"""Inputs in a channel that producers write to, and what is known of them until they are reduced."""
+"""Inputs in a channel that producers write to, and their bookkeeping until they are reduced."""
 
 from __future__ import annotations
 

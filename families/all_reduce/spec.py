@@ -1,6 +1,6 @@
 """Family `all_reduce`: the sum of all ranks' payloads in symmetric memory (docs/all_reduce.md).
 
-All routes give the same bits on every rank; they differ in who moves what, and in how ranks wait for each other.
+All routes give the same bits on every rank; they differ in the rank that moves the data, and in how ranks wait.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Collective(CandidateSpec):
 
 
 class TaggedWords(Collective):
-    """Every rank pushes its payload to all peers, each 4 bytes with their epoch; nobody waits at a barrier."""
+    """Every rank pushes its payload to all peers, each 4 bytes with their epoch; there is no barrier."""
 
     route: Literal["tagged_words"]
 

@@ -117,13 +117,13 @@ class AllReduceWorkload(WorkloadSpec):
 class ChannelLayout:
     """Where the parts of a rank's channel begin, bytes. It follows from the workload: all candidates share it.
 
-    A new channel is all zeros; epoch 0 is never used, so that zero means "nobody has written".
+    A new channel is all zeros; epoch 0 is never used, so that zero means "not written yet".
     """
 
     epochs: int
     """Epoch of the last call, for each CTA of a grid; this rank's alone."""
     tickets: int
-    """Calls that are running, for each CTA of a grid: more than one, and two streams use the channel at once."""
+    """Calls that are running, for each CTA of a grid; if there are several, two streams use the channel at once."""
     record: int
     """The first failure of this rank; its first word is 0 as long as there is none."""
     flags: int

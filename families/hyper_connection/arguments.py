@@ -1,4 +1,4 @@
-"""Reading a hyper-connection call: its shape out of its tensors, or a sentence about what is wrong."""
+"""Reading a hyper-connection call: its shape from its tensors, or an error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def read(
         raise ValueError(
             f"residual has shape {tuple(residual.shape)}; it must be [tokens, branches * hidden]"
         )
-    # Tokens may stay a symbol of whoever traces; int() makes numbers of all other sizes.
+    # Tokens may stay a symbol of the tracer; int() makes numbers of all other sizes.
     tokens, state = residual.shape[0], int(residual.shape[1])
     up_weight, norm = given.get("up_weight"), given.get("norm_weight")
     if up_weight is not None and up_weight.ndim != 2:

@@ -22,7 +22,7 @@ BLOCK_ELEMENTS = 1 << 22
 
 
 class Reference:
-    """Both, with a plan's face: inputs and outputs of a kind in the signature's order."""
+    """Both, with the interface of a plan: inputs and outputs of a kind in the signature's order."""
 
     def __init__(self, shape: BoundaryShape, kind: str, trees: Mapping[str, Tree]) -> None:
         """Hold the shape; trees are followed up to 16 tokens."""

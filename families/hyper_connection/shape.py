@@ -112,7 +112,7 @@ class BoundaryShape:
         return f"{DTYPE_SHORT[self.dtype]}-{size}-tp{self.world_size}"
 
     def request(self, kind: str, trees: ChosenTrees, problems: tuple[str, ...] = ()) -> Request:
-        """What selection looks at."""
+        """The request for selection."""
         contract: Contract = "exact" if self.tokens <= EXACT_TOKENS else "tolerance"
         library = f"torch with library GEMMs, because {self.tokens} tokens are more than {EXACT_TOKENS}"
         return Request(

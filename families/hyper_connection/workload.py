@@ -25,7 +25,7 @@ from ...table import FieldValue
 DTypes = Literal["float16", "bfloat16"]
 
 SMALLEST_NORMAL = 2.0**-126
-"""Of FP32: an eps below it would lose bits, or vanish."""
+"""Of FP32: a smaller eps would lose bits, or become zero."""
 
 
 class Trees(Model):

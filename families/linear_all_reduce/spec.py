@@ -42,7 +42,7 @@ GEMM_OF = {"none": "torch", "fp8_per_token": "scaled_mm"}
 
 
 class Linear(CandidateSpec):
-    """What all routes share: the GEMM, which is a library's, so that no contract pins its bits down."""
+    """What all routes share: the GEMM, which is a library's, so that its bits aren't specified."""
 
     contract: Literal["exact", "tolerance"] = "tolerance"
     """Always "tolerance": the order in which a library GEMM adds isn't stated anywhere, and changes with M."""
@@ -70,7 +70,7 @@ class Linear(CandidateSpec):
     def _own_problems(self) -> Iterator[Finding]:
         yield from super()._own_problems()
         if self.contract == "exact":
-            message = 'found "exact"; a library GEMM adds in an order that nobody states: drop this key.'
+            message = 'found "exact"; a library GEMM adds in an unspecified order: drop this key.'
             yield Finding(("contract",), message)
 
 

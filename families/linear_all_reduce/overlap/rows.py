@@ -14,7 +14,7 @@ Additions = Literal["side", "main"]
 """The stream on which slices that were fetched are added."""
 
 Transport = Literal["group", "reduce", "copies"]
-"""Who reduces: the process group, our kernel on a few SMs, or copy engines with a local addition."""
+"""What reduces: the process group, our kernel on a few SMs, or copy engines with a local addition."""
 
 TRANSPORTS: Mapping[str, Transport] = {
     "serial": "group",
@@ -69,7 +69,7 @@ class SliceSchedule:
 
     @property
     def transport(self) -> Transport:
-        """Who reduces."""
+        """What reduces."""
         return TRANSPORTS[self.route]
 
     @property

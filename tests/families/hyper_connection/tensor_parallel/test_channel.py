@@ -1,4 +1,4 @@
-"""The channel's layout: sizes and offsets of docs/hyper_connection.md (Channel), and what a new channel holds."""
+"""The channel's layout: sizes and offsets of docs/hyper_connection.md#channel, and what a new channel holds."""
 
 from __future__ import annotations
 
