@@ -5,7 +5,7 @@
 
 Writes `linear_all_reduce.json` and, for every cell, ledger records below `records/`. All records of a cell are
 against its control, the plain path as dispatched, so that their gains can be compared; a candidate's is taken at
-those rows of the cell where it gained least. The other serial arms are their peers. Exit status 1 if anything was
+those rows of the cell where it gained least. The other serial arms are their baselines. Exit status 1 if anything was
 wrong. NVLink multicast stays off.
 """
 

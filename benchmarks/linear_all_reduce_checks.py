@@ -1,4 +1,4 @@
-"""Is `linear_all_reduce` right on real GPUs? Every candidate of the table, eager and captured; one process a rank.
+"""Checks `linear_all_reduce` on real GPUs: every candidate of the table, eager and captured; one process a rank.
 
 Values of -1, 0 and 1 make every sum exact, in whatever order a library adds: so results are compared bit for bit
 with the truth, and what a slice, a stream or a graph got wrong shows as a wrong value, not as noise.
@@ -125,7 +125,7 @@ def replays(layer: Layer, count: int) -> dict[str, Any]:
 
 
 def captured(run: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-    """Warmed up on one stream, captured on another, as people do."""
+    """Warmed up on one stream, captured on another, as usual."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
