@@ -42,7 +42,8 @@ class TooLarge(ValueError):
 
 
 def find_races(
-    launches: Sequence[EmulatedLaunch], schedule: Interleaving = Interleaving()
+    launches: Sequence[EmulatedLaunch],
+    schedule: Interleaving = Interleaving(),  # noqa: B008
 ) -> tuple[Fault, ...]:
     """Run launches once under ThreadSanitizer; races, and the fault that ended the run if there was one.
 

@@ -10,7 +10,6 @@ and those on another stream shouldn't.
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,8 +18,9 @@ from typing import Any
 
 from ..table import Kernel
 from . import fork
-from .errors import InvalidSetting, LoadError
+from .errors import LoadError
 from .extended_launch import driver, error_name
+from .settings import switch
 
 VARIABLE = "KERNWRIGHT_GRAPH_LAUNCH"
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
@@ -48,10 +48,7 @@ def enabled() -> bool:
     Raises:
         InvalidSetting: the variable is neither 0 nor 1.
     """
-    value = os.environ.get(VARIABLE) or "1"
-    if value not in ("0", "1"):
-        raise InvalidSetting(f"{VARIABLE} is {value!r}; allowed are 0 and 1")
-    return value == "1"
+    return switch(VARIABLE, default=True)
 
 
 def suits(kernels: Sequence[Kernel]) -> bool:

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Literal, cast, get_args
 
 from .errors import InvalidSetting
+from .settings import switch
 
 Policy = Literal["measured", "verified", "control", "reference"]
 
@@ -83,7 +84,4 @@ def strict() -> bool:
     Raises:
         InvalidSetting: the variable is neither 0 nor 1.
     """
-    value = os.environ.get(STRICT_VARIABLE) or "0"
-    if value not in ("0", "1"):
-        raise InvalidSetting(f"{STRICT_VARIABLE} is {value!r}; allowed are 0 and 1")
-    return value == "1"
+    return switch(STRICT_VARIABLE, default=False)

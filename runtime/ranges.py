@@ -5,12 +5,12 @@ Whether there are ranges is settled when a call is decided: without them, later 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidSetting
+from .settings import switch
 
 if TYPE_CHECKING:
     import torch
@@ -27,10 +27,7 @@ def enabled() -> bool:
     Raises:
         InvalidSetting: the variable is neither 0 nor 1.
     """
-    value = os.environ.get(NVTX_VARIABLE) or "0"
-    if value not in ("0", "1"):
-        raise InvalidSetting(f"{NVTX_VARIABLE} is {value!r}; allowed are 0 and 1")
-    return value == "1"
+    return switch(NVTX_VARIABLE, default=False)
 
 
 def ranged(run: Runner, label: str) -> Runner:

@@ -1,4 +1,4 @@
-"""What all tests share: tests marked `gpu` are skipped where torch sees no GPU; three fixtures for who asks."""
+"""What all tests share: tests marked `gpu` are skipped where torch sees no GPU; fixtures of several folders."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from harness.paths import CHECKOUT, MINIATURE, ODD
+from harness.scalar import Scalar
 from hypothesis import settings
 
 # How long an example takes depends on what else the machine does; pytest's own limit stops what hangs.
 settings.register_profile("kernwright", deadline=None)
 settings.load_profile("kernwright")
 
-CHECKOUT = Path(__file__).resolve().parents[1]
 # Ranks that share a GPU wait for each other, on more streams than CUDA has hardware queues for by default: two in
 # one queue would wait for ever. Read when the context is made.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
@@ -59,3 +61,33 @@ def checkout(tmp_path: Path) -> Path:
     root = tmp_path / "checkout"
     shutil.copytree(CHECKOUT, root / "kernwright", ignore=shutil.ignore_patterns(*NOT_PACKAGED))
     return root
+
+
+@pytest.fixture
+def make() -> ModuleType:
+    """Builders of hand-made tables."""
+    from harness import tables
+
+    return tables
+
+
+@pytest.fixture(scope="session")
+def scalar() -> Scalar:
+    """The contract's arithmetic, one number at a time."""
+    return Scalar()
+
+
+@pytest.fixture(scope="session")
+def odd_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace of small workloads, generated: its kernels run in milliseconds on the emulator."""
+    from harness.workspaces import generated_workspace
+
+    return generated_workspace(tmp_path_factory.mktemp("odd") / "evidence", ODD / "specs")
+
+
+@pytest.fixture(scope="session")
+def mini_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace of the small all-reduce, generated: three dtypes on two, four and eight ranks."""
+    from harness.workspaces import generated_workspace
+
+    return generated_workspace(tmp_path_factory.mktemp("mini") / "ranks", MINIATURE)

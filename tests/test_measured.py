@@ -10,8 +10,9 @@ from types import ModuleType
 
 import pytest
 import typer
+from harness.paths import CHECKOUT
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = CHECKOUT
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from harness.paths import CHECKOUT
 
-CHECKOUT = Path(__file__).resolve().parents[1]
 NOT_PACKAGED = {"tests", "benchmarks", "examples", "docs", "build", "dist", "wheels", "artifacts", "figures"}
 
 BOUNDARY = """

@@ -21,7 +21,7 @@ from .oracle_shape import OracleShape
 from .shape import Kind
 
 FORMAT = 1
-FOLDER = Path(__file__).resolve().parent.parent / "ledger" / "golden"
+FOLDER = Path(__file__).resolve().parents[2] / "ledger" / "golden"
 FILE = "hyper_connection.json"
 
 

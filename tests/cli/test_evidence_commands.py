@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from harness.paths import ODD
 from kernwright.evidence.session import Session
 from kernwright.generator.environment import TEMPLATES
 from kernwright.ledger import (
@@ -24,7 +25,6 @@ from kernwright.ledger import (
 )
 from kernwright.specs import find_workspace
 
-ODD = Path(__file__).resolve().parents[1] / "families" / "hyper_connection" / "odd"
 PLAIN = "fp16-hc2-h40-n1-r7-tp1"
 LANES = "fp16-hc3-h96-n1-r20-tp1"
 NORMAL = ("--case", "boundary:normal:1")

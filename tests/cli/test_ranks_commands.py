@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from harness.paths import MINIATURE, ODD
 from kernwright.evidence import commands
 from kernwright.evidence.crossing import Crossings, Curve
 from kernwright.evidence.outcome import Bench
@@ -17,7 +18,6 @@ from kernwright.evidence.rank_context import RankContext
 from kernwright.evidence.ranks import RankJob
 from kernwright.evidence.tune import Tuned
 
-TESTS = Path(__file__).resolve().parents[1]
 CURVE = Curve(
     (1024, 2048),
     {"tagged_words": (2.5, None), "one_stage": (4.0, 5.0)},
@@ -29,8 +29,8 @@ CURVE = Curve(
 def ranks(tmp_path: Path, run: Any) -> Path:
     """A workspace of an all-reduce and of a boundary that a rank computes alone, generated."""
     root = tmp_path / "ranks"
-    shutil.copytree(TESTS / "families" / "all_reduce" / "miniature", root / "specs")
-    shutil.copy(TESTS / "families" / "hyper_connection" / "odd" / "specs" / "odd_plain.toml", root / "specs")
+    shutil.copytree(MINIATURE, root / "specs")
+    shutil.copy(ODD / "specs" / "odd_plain.toml", root / "specs")
     (root / "kernwright.toml").write_text("", encoding="utf-8")
     assert run("generate", cwd=root).status == 0
     return root

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from harness.paths import MINIATURE
+from harness.workspaces import generated_workspace
 from kernwright.evidence.commands import run_verify
 from kernwright.ledger import check, read_records
 from kernwright.specs import find_workspace
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 
-TESTS = Path(__file__).resolve().parents[1]
 LAUNCHER = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 DTYPES = ("fp16", "bf16", "fp32")
 
@@ -24,13 +23,7 @@ DTYPES = ("fp16", "bf16", "fp32")
 @pytest.fixture
 def mini(tmp_path):
     """A workspace of the small all-reduce, generated."""
-    from kernwright.generator import plan_generation, write_generation
-
-    root = tmp_path / "ranks"
-    shutil.copytree(TESTS / "families" / "all_reduce" / "miniature", root / "specs")
-    (root / "kernwright.toml").write_text("", encoding="utf-8")
-    write_generation(plan_generation(find_workspace(root)))
-    return root
+    return generated_workspace(tmp_path / "ranks", MINIATURE)
 
 
 def job(root, *words, ranks=2):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.paths import MINIATURE
+from harness.workspaces import load_module
 from kernwright.generator.generate import Generation, plan_generation, write_generation
 from kernwright.generator.records import current_sources
 from kernwright.ledger import (
@@ -44,7 +44,7 @@ class Ranks:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Path:
-    shutil.copytree(Path(__file__).parents[1] / "families" / "all_reduce" / "miniature", tmp_path / "specs")
+    shutil.copytree(MINIATURE, tmp_path / "specs")
     (tmp_path / "kernwright.toml").write_text("", encoding="utf-8")
     return tmp_path
 
@@ -78,12 +78,7 @@ def made(lab: Path, ratio: float | None = 0.8, **changes: Any) -> Record:
 def dispatch_of(lab: Path) -> Any:
     write_generation(planned(lab))
     name = f"parts_{lab.name}".replace("-", "_")
-    spec = importlib.util.spec_from_file_location(name, lab / "generated" / "dispatch.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module(name, lab / "generated" / "dispatch.py")
 
 
 def decided(module: Any, size: int, device: RuntimeDevice = HERE) -> tuple[str, dict[str, str]]:

@@ -1,9 +1,8 @@
-"""The runtime's hand-made table, and a GPU that is pretended: CPU tensors count as an H200's."""
+"""Dispatch modules of hand-made tables, and a GPU that is pretended: CPU tensors count as an H200's."""
 
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
 import subprocess
 import sys
@@ -16,26 +15,13 @@ from typing import Any
 import kernwright
 import pytest
 import torch
+from harness.paths import TESTS
+from harness.settings import fresh_settings  # noqa: F401  (a fixture)
 from kernwright.families.hyper_connection import op as hyper_connection
 from kernwright.runtime import Device, Dispatch, dispatch, plan
 from kernwright.table import Kernel
 
-BUILDERS = Path(__file__).parents[1] / "runtime" / "conftest.py"
 H200 = Device("sm_90", 132, "NVIDIA H200", 0)
-
-
-def _builders() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("runtime_builders", BUILDERS)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-builders = _builders()
-_settings = builders._settings  # an autouse fixture
 
 
 class Recorder:
@@ -56,12 +42,6 @@ class Recorder:
     @property
     def symbols(self) -> list[str]:
         return [symbol for _, symbol, _ in self.launches]
-
-
-@pytest.fixture
-def make() -> ModuleType:
-    """The builders of tests/runtime."""
-    return builders
 
 
 @pytest.fixture
@@ -92,11 +72,11 @@ def op(bound: Dispatch) -> Any:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Callable[..., str]:
-    """Run a text in a fresh process that can import `kernwright` and the builders; gives its standard output."""
+    """Run a text in a fresh process that can import `kernwright` and `harness`; gives its standard output."""
     caches = tmp_path / "inductor"
 
     def run(code: str, **environment: str) -> str:
-        search = os.pathsep.join([str(Path(kernwright.__file__).parents[1]), str(BUILDERS.parent)])
+        search = os.pathsep.join([str(Path(kernwright.__file__).parents[1]), str(TESTS)])
         settings = {name: value for name, value in os.environ.items() if not name.startswith("KERNWRIGHT_")}
         settings |= {"PYTHONPATH": search, "TORCHINDUCTOR_CACHE_DIR": str(caches), "OMP_NUM_THREADS": "1"}
         ran = subprocess.run(

@@ -14,14 +14,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 FIRST_CALL = """
 import torch
-import conftest
+from harness import tables
 torch._dynamo.config.suppress_errors = False
-bound = conftest.dispatch_of(conftest.workload(conftest.candidate("control")))
+bound = tables.dispatch_of(tables.workload(tables.candidate("control")))
 op = bound._operators["hyper_connection"]
 assert not hasattr(torch.ops.kernwright_workspace, "hyper_connection_boundary")
 compiled = torch.compile(lambda *tensors: op(*tensors), fullgraph=True, backend="eager")
-found = compiled(*conftest.tensors())
-assert all(torch.equal(a, b) for a, b in zip(found, op(*conftest.tensors())))
+found = compiled(*tables.tensors())
+assert all(torch.equal(a, b) for a, b in zip(found, op(*tables.tensors())))
 print(torch.ops.kernwright_workspace.hyper_connection_boundary.default.name())
 """
 

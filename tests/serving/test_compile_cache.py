@@ -16,7 +16,7 @@ import ctypes, json, os, sys
 from pathlib import Path
 import torch
 from torch._dynamo.utils import counters
-import conftest
+from harness import tables
 from kernwright.runtime import Device, dispatch, plan
 from kernwright.runtime.compile_cache import tag_compile_caches
 from kernwright.runtime.reference import hyper_connection
@@ -30,13 +30,13 @@ hyper_connection.current = lambda _: Device("sm_90", 132, "NVIDIA H200", 0)
 dispatch.load = lambda *_: Recorder()
 plan.stream_query, plan.device_query = lambda: lambda _: 0, lambda: None
 verdict = os.environ["VERDICT"]
-work = conftest.workload(conftest.candidate("control"), conftest.candidate("fast"),
-                         records=(conftest.record("fast", verdict),))
-bound = conftest.dispatch_of(work, root=Path("/cached/generated"))
+work = tables.workload(tables.candidate("control"), tables.candidate("fast"),
+                         records=(tables.record("fast", verdict),))
+bound = tables.dispatch_of(work, root=Path("/cached/generated"))
 if os.environ["TAG"] == "1":
     tag_compile_caches(bound.fingerprint())
 op = bound._operators["hyper_connection"]
-torch.compile(lambda *tensors: op(*tensors), fullgraph=True)(*conftest.tensors())
+torch.compile(lambda *tensors: op(*tensors), fullgraph=True)(*tables.tensors())
 print(json.dumps({
     "hits": counters["aot_autograd"]["autograd_cache_hit"] + counters["inductor"]["fxgraph_cache_hit"],
     "misses": counters["aot_autograd"]["autograd_cache_miss"] + counters["inductor"]["fxgraph_cache_miss"],

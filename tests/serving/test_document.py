@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "serving.md"
+from harness.paths import CHECKOUT
+
+DOCUMENT = CHECKOUT / "docs" / "serving.md"
 
 
 def test_the_documents_python_runs(python: Callable[..., str]) -> None:

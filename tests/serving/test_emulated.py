@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from harness.paths import ODD
+from harness.workspaces import generated_workspace, load_module
 from kernwright.emulator.build import compile_text
 from kernwright.emulator.module import EmulatedModule
 from kernwright.families.hyper_connection import op as hyper_connection
-from kernwright.generator import plan_generation, write_generation
 from kernwright.runtime import Device, dispatch
 from kernwright.runtime.loader import source_text
-from kernwright.specs import find_workspace
 from kernwright.table import Build
-
-ODD = Path(__file__).parents[1] / "families" / "hyper_connection" / "odd"
 
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The dispatch module of small, odd shapes."""
-    root = tmp_path_factory.mktemp("emulated") / "odd_emulated"
-    shutil.copytree(ODD, root)
-    write_generation(plan_generation(find_workspace(root)))
-    spec = importlib.util.spec_from_file_location("odd_emulated", root / "generated" / "dispatch.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["odd_emulated"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    root = generated_workspace(tmp_path_factory.mktemp("emulated") / "odd_emulated", ODD / "specs")
+    return load_module("odd_emulated", root / "generated" / "dispatch.py")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -13,23 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-
-CHECKOUT = Path(__file__).resolve().parents[2]
-
-
-def loaded(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+from harness.paths import CHECKOUT
+from harness.workspaces import load_module
 
 
 @pytest.fixture(scope="module")
 def decoder() -> ModuleType:
-    return loaded(CHECKOUT / "examples" / "decoder.py")
+    return load_module("decoder", CHECKOUT / "examples" / "decoder.py")
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])

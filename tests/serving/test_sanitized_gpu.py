@@ -5,30 +5,22 @@ Eager calls only: the allocator's cache is off then, so that every tensor lies a
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from kernwright.evidence.explain import load_dispatch
-from kernwright.generator import plan_generation, write_generation
 from kernwright.runtime.device import current, serves
 from kernwright.specs import find_workspace
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1800)]
 
-WORKSPACE = Path(__file__).resolve().parents[1] / "families" / "hyper_connection" / "odd"
-
 
 @pytest.fixture(scope="module")
-def dispatch(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def dispatch(odd_root: Path) -> Any:
     """The dispatch module of shapes that take the templates' rarer branches."""
-    folder = tmp_path_factory.mktemp("sanitized") / "odd"
-    shutil.copytree(WORKSPACE, folder)
-    workspace = find_workspace(folder)
-    write_generation(plan_generation(workspace))
-    return load_dispatch(workspace).DISPATCH
+    return load_dispatch(find_workspace(odd_root)).DISPATCH
 
 
 @pytest.mark.parametrize("kind", ["boundary", "first", "combine", "final"])

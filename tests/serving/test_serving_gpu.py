@@ -5,18 +5,18 @@ Bits are held against the same call outside of what is tested, and now and then 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from harness.paths import CHECKOUT
+from harness.workspaces import load_module
 from kernwright.generated import dispatch
 from kernwright.runtime import watch
 from kernwright.runtime.device import current
@@ -25,7 +25,6 @@ from kernwright.table import Kernel
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 POISON = 0x7E5A
 """A NaN of FP16 whose bits no kernel stores."""
 HC, H, R, ROWS = 4, 2560, 320, 336
@@ -307,7 +306,7 @@ def test_programmatic_launches_eagerly_and_captured() -> None:
         pytest.skip("programmatic dependent launch is for sm_90 and newer")
     artifact = compile_source(CLEAR, file_name="add_one.cu", arch=str(device.arch))
     module = loader._load_module(artifact.data, Build("add_one.cu", artifact.source_sha256), device)
-    kernel = Kernel("add_one", (1, 1, 1), (128, 1, 1), ("x",), programmatic=True)
+    kernel = Kernel((1, 1, 1), (128, 1, 1), ("x",), programmatic=True, symbol="add_one")
     sequence = LaunchSequence(module, [kernel] * 3, ("x",))
     x = torch.zeros(128, device="cuda")
 
@@ -371,12 +370,7 @@ def test_compiled_steps(mode: str | None) -> None:
 @pytest.fixture
 def decoder() -> Iterator[ModuleType]:
     path = CHECKOUT / "examples" / "decoder.py"
-    spec = importlib.util.spec_from_file_location("decoder", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["decoder"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
+    yield load_module("decoder", path)
     del sys.modules["decoder"]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import tomlkit
+from harness.paths import CHECKOUT
 from hypothesis import given
 from hypothesis import strategies as st
 from kernwright.specs.errors import KeyPath
@@ -54,7 +55,7 @@ def paths(value: Any, path: KeyPath = ()) -> set[KeyPath]:
 
 
 def test_every_key_of_a_document_has_a_line() -> None:
-    folder = Path(__file__).parents[2]
+    folder = CHECKOUT
     for file in [*folder.glob("specs/library/*.toml"), folder / "pyproject.toml"]:
         text = file.read_text(encoding="utf-8")
         assert set(key_lines(text)) == paths(tomllib.loads(text))

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from harness.workspaces import load_module
 from kernwright.emulator.module import EmulatedCommunicator
 from kernwright.families.all_reduce.reference import in_rank_order
-from kernwright.generator.generate import plan_generation, write_generation
 from kernwright.runtime import ChannelError, Overlap, PeerTimeout
 from kernwright.runtime.communicator.channel import Channel
-from kernwright.specs import find_workspace
 
 HERE = Path(__file__).parent
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @pytest.fixture(scope="session")
-def mini(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def mini(mini_root: Path) -> Any:
     """The dispatch module of the miniature spec."""
-    root = tmp_path_factory.mktemp("mini")
-    shutil.copytree(HERE / "miniature", root / "specs")
-    (root / "kernwright.toml").write_text("", encoding="utf-8")
-    write_generation(plan_generation(find_workspace(root)))
-    name = "mini_dispatch"
-    spec = importlib.util.spec_from_file_location(name, root / "generated" / "dispatch.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module("mini_dispatch", mini_root / "generated" / "dispatch.py")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.paths import LIBRARY
 from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Object, compile_text
 from kernwright.families.hyper_connection.inputs import tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary
@@ -19,7 +20,6 @@ from kernwright.generator.sources import GeneratedWorkload, generate_workloads
 from kernwright.specs import families, find_workspace, load_spec
 
 HERE = Path(__file__).parent
-LIBRARY = HERE.parents[1] / "specs" / "library"
 SECOND = 1_000_000_000
 BITS = {
     "float16": np.uint16,

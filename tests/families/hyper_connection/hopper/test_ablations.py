@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-
 import pytest
+from harness.paths import CHECKOUT
+from harness.workspaces import load_module
 from kernwright.compiler import compile_source
 from kernwright.emulator import check
 
-from .conftest import HERE, generated
+from .conftest import generated
 
-SPEC = importlib.util.spec_from_file_location("_ablations", HERE.parents[1] / "benchmarks" / "_ablations.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-ablations = importlib.util.module_from_spec(SPEC)
-sys.modules["_ablations"] = ablations
-SPEC.loader.exec_module(ablations)
+ablations = load_module("_ablations", CHECKOUT / "benchmarks" / "_ablations.py")
 
 
 def text():

@@ -95,7 +95,7 @@ def test_boundaries_behind_a_neighbour_are_right(here, module, name, kind):
     expected = [tensor for result in chain.run(control) for tensor in result]
     share_sm(module.get_function("early"))
     buffer = torch.zeros(CTAS * THREADS, device="cuda")
-    kernel = Kernel(kind, (CTAS, 1, 1), (THREADS, 1, 1), ("buffer",), programmatic=kind == "chained")
+    kernel = Kernel((CTAS, 1, 1), (THREADS, 1, 1), ("buffer",), programmatic=kind == "chained", symbol=kind)
     foreign = LaunchSequence(CudaModule(module, here.sm_count), [kernel], ["buffer"])
     plan = load_plan(name, here)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from harness.paths import MINIATURE
 from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Interleaving, compile_text, find_races, fuzz
 from kernwright.families.all_reduce.oracle import all_reduce_sum2
 from kernwright.families.all_reduce.spec import ChannelLayout
@@ -15,7 +14,7 @@ from kernwright.specs import families, find_workspace, load_spec
 
 SEEDS = 2000
 """Of the fused route, over its candidates and world sizes."""
-ALL_REDUCE = Path(__file__).parents[2] / "all_reduce" / "miniature" / "mini.toml"
+ALL_REDUCE = MINIATURE / "mini.toml"
 
 
 def label(ranks: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from harness.workspaces import generated_workspace
 from kernwright.emulator import EmulatedLaunch, candidate_program, compile_text
 from kernwright.evidence.explain import load_dispatch
 from kernwright.evidence.family_evidence import Case
 from kernwright.evidence.tensors import bits_of
 from kernwright.families.hyper_connection.evidence import EVIDENCE
-from kernwright.generator import plan_generation, write_generation
 from kernwright.runtime.dispatch import Dispatch
 from kernwright.specs import Workspace, find_workspace
 from kernwright.table import Candidate, Workload
@@ -87,12 +86,7 @@ class Boundaries:
 @pytest.fixture(scope="session")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """The small spec files, generated."""
-    root = tmp_path_factory.mktemp("tolerance") / "small"
-    shutil.copytree(HERE / "specs", root / "specs")
-    (root / "kernwright.toml").write_text("", encoding="utf-8")
-    found = find_workspace(root)
-    write_generation(plan_generation(found))
-    return found
+    return find_workspace(generated_workspace(tmp_path_factory.mktemp("tolerance") / "small", HERE / "specs"))
 
 
 @pytest.fixture(scope="session")

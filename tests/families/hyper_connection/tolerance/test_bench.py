@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from harness.paths import CHECKOUT
 from kernwright.evidence import timing
 from kernwright.evidence.bench import GpuBackend, Options, bench
 from kernwright.evidence.cells import Cell
@@ -151,7 +152,7 @@ def test_a_replay_with_other_bits_isnt_timed(workspace: Any, watch: Any) -> None
 
 def test_rows(monkeypatch: pytest.MonkeyPatch, watch: Any) -> None:
     """The table of the benchmark: every candidate that serves so many tokens, its contract, and distances."""
-    path = Path(__file__).resolve().parents[4] / "benchmarks" / "rows.py"
+    path = CHECKOUT / "benchmarks" / "rows.py"
     spec = importlib.util.spec_from_file_location("rows", path)
     assert spec is not None
     assert spec.loader is not None

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import math
-import shutil
 from fractions import Fraction
-from pathlib import Path
-
-import pytest
-
-ODD = Path(__file__).resolve().parents[1] / "families" / "hyper_connection" / "odd"
 
 
 class Scalar:
@@ -88,33 +82,3 @@ class Scalar:
 
     def sigmoid(self, x: float) -> float:
         return self.divide(1.0, self.add(1.0, self.exp(-x)))
-
-
-@pytest.fixture(scope="session")
-def scalar() -> Scalar:
-    return Scalar()
-
-
-@pytest.fixture(scope="session")
-def odd_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace of small workloads, generated: its kernels run in milliseconds on the emulator."""
-    from kernwright.generator import plan_generation, write_generation
-    from kernwright.specs import find_workspace
-
-    root = tmp_path_factory.mktemp("odd") / "evidence"
-    shutil.copytree(ODD, root)
-    write_generation(plan_generation(find_workspace(root)))
-    return root
-
-
-@pytest.fixture(scope="session")
-def mini_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A workspace of the small all-reduce, generated: three dtypes on two, four and eight ranks."""
-    from kernwright.generator import plan_generation, write_generation
-    from kernwright.specs import find_workspace
-
-    root = tmp_path_factory.mktemp("mini") / "ranks"
-    shutil.copytree(ODD.parent / "all_reduce" / "miniature", root / "specs")
-    (root / "kernwright.toml").write_text("", encoding="utf-8")
-    write_generation(plan_generation(find_workspace(root)))
-    return root

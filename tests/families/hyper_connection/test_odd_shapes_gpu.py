@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import pytest
 from kernwright.evidence.explain import load_dispatch
 from kernwright.evidence.oracle import mismatches
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary
 from kernwright.families.hyper_connection.oracle_shape import OracleShape
-from kernwright.generator import plan_generation, write_generation
 from kernwright.runtime.device import current, serves
 from kernwright.specs import find_workspace
 
 pytestmark = pytest.mark.gpu
 
-WORKSPACE = Path(__file__).resolve().parents[1] / "families" / "hyper_connection" / "odd"
-
 
 @pytest.fixture(scope="module")
-def dispatch(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("odd") / "odd"
-    shutil.copytree(WORKSPACE, folder)
-    workspace = find_workspace(folder)
-    write_generation(plan_generation(workspace))
-    return load_dispatch(workspace).DISPATCH
+def dispatch(odd_root):
+    return load_dispatch(find_workspace(odd_root)).DISPATCH
 
 
 @pytest.mark.parametrize("kind", ["boundary", "first", "combine", "final"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from kernwright.evidence.oracle.closeness import relative_l2
 from kernwright.families.hyper_connection import truth
 from kernwright.families.hyper_connection.inputs import tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary
@@ -31,8 +32,8 @@ def test_the_contract_is_as_far_from_the_truth_as_its_rounding_points(kind, dtyp
     for name, tensor in found.items():
         assert tensor.shape == rounded[name].shape == exact[name].shape
         # Nearly all elements round alike, the rest differ by a unit; the rounding points make the distance.
-        assert truth.relative_l2(tensor, rounded[name]) < unit / 4, name
-        assert unit / 10 < truth.relative_l2(tensor, exact[name]) < 3 * unit, name
+        assert relative_l2(tensor, rounded[name]) < unit / 4, name
+        assert unit / 10 < relative_l2(tensor, exact[name]) < 3 * unit, name
 
 
 def test_unrounded_truth_of_one_element():
@@ -52,6 +53,6 @@ def test_unrounded_truth_of_one_element():
 
 def test_relative_l2():
     truth_ = torch.tensor([3.0, 4.0])
-    assert truth.relative_l2(torch.tensor([3.0, 4.5]), truth_) == pytest.approx(0.1)
-    assert truth.relative_l2(0 * truth_, 0 * truth_) == 0.0
-    assert truth.relative_l2(truth_, 0 * truth_) == float("inf")
+    assert relative_l2(torch.tensor([3.0, 4.5]), truth_) == pytest.approx(0.1)
+    assert relative_l2(0 * truth_, 0 * truth_) == 0.0
+    assert relative_l2(truth_, 0 * truth_) == float("inf")

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import shutil
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from harness.paths import MINIATURE
+from harness.workspaces import generated_workspace, load_module
 from kernwright.emulator.module import EmulatedCommunicator
 from kernwright.families.all_reduce.reference import in_rank_order
-from kernwright.generator import plan_generation, write_generation
-from kernwright.specs import find_workspace
-
-MINIATURE = Path(__file__).parents[1] / "families" / "all_reduce" / "miniature"
 
 
 @pytest.fixture(scope="module")
 def mini(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The dispatch module of the miniature spec, in a workspace of its own."""
-    root = tmp_path_factory.mktemp("compiled_mini")
-    shutil.copytree(MINIATURE, root / "specs")
-    (root / "kernwright.toml").write_text("", encoding="utf-8")
-    write_generation(plan_generation(find_workspace(root)))
-    spec = importlib.util.spec_from_file_location("compiled_mini", root / "generated" / "dispatch.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["compiled_mini"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    root = generated_workspace(tmp_path_factory.mktemp("operators") / "compiled_mini", MINIATURE)
+    return load_module("compiled_mini", root / "generated" / "dispatch.py")
 
 
 @pytest.fixture
