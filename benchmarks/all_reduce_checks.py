@@ -69,8 +69,8 @@ def different(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 def largest(ranks: Ranks) -> int:
     """Bytes of the largest payload that a channel of all_reduce carries."""
-    layouts = [ranks.comm.channel(name).plan.places for name in ranks.comm.channels]
-    return max(places["capacity"] for places in layouts if "capacity" in places)
+    layouts = [ranks.comm.channel(name).plan.offsets for name in ranks.comm.channels]
+    return max(offsets["capacity"] for offsets in layouts if "capacity" in offsets)
 
 
 def sizes(ranks: Ranks, dtype: torch.dtype) -> Iterator[int]:

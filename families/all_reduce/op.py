@@ -148,9 +148,9 @@ class Op:
         check_comm(comm)
         size = sum(math.prod(shape) for shape in shapes) * dtype.itemsize
         capacities = {
-            name: places["capacity"]
+            name: offsets["capacity"]
             for name in comm.channels
-            if "inputs" in (places := comm.channel(name).plan.places)
+            if "inputs" in (offsets := comm.channel(name).plan.offsets)
         }
         if channel is not None and channel not in capacities and capacities:
             raise ValueError(

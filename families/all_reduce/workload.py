@@ -158,8 +158,8 @@ class ChannelLayout:
             "scratch": _whole_words(-(-capacity // ranks)),
             "inputs": INPUT_SLOTS * capacity,
         }
-        places, size = laid_out(parts)
-        return cls(**places, capacity=capacity, packet=packet, size=size)
+        offsets, size = laid_out(parts)
+        return cls(**offsets, capacity=capacity, packet=packet, size=size)
 
 
 def _whole_words(size: int) -> int:

@@ -97,7 +97,7 @@ class HyperConnectionChannel:
         """All of them, in the order of their numbers."""
         return (self.down, self.gates, self.outputs, self.fused)
 
-    def places(self) -> dict[str, int]:
+    def offsets(self) -> dict[str, int]:
         """Give where the parts begin, and the size of all, bytes: what a communicator needs to know."""
         exchanges = {"down": self.down, "gates": self.gates, "outputs": self.outputs, "fused": self.fused}
         return {

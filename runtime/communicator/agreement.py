@@ -93,8 +93,8 @@ def agree(statements: Sequence[Statement]) -> None:
     for index, plan in enumerate(statements[0].channels):
         plans = [entry.channels[index] for entry in statements]
         what = f"channel {plan.name}"
-        _same(f"the payload of {what}", [f"{p.places.get('capacity', p.size)} bytes" for p in plans])
-        _same(f"the layout of {what}", [str(sorted(p.places.items())) for p in plans])
+        _same(f"the payload of {what}", [f"{p.offsets.get('capacity', p.size)} bytes" for p in plans])
+        _same(f"the layout of {what}", [str(sorted(p.offsets.items())) for p in plans])
         _same(f"the spec of {what}", [f"sources {p.sources[:12]}" for p in plans])
 
 

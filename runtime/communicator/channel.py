@@ -43,7 +43,7 @@ class ChannelPlan:
 
     name: str
     """The spec's."""
-    places: Mapping[str, int]
+    offsets: Mapping[str, int]
     """Where its parts begin, and sizes, bytes."""
     capabilities: frozenset[str]
     """What its candidates ask of the communicator."""
@@ -53,7 +53,7 @@ class ChannelPlan:
     @property
     def size(self) -> int:
         """Bytes of a rank's memory."""
-        return self.places["size"]
+        return self.offsets["size"]
 
 
 def channel_plans(table: Table, world_size: int, specs: Iterable[str] | None = None) -> list[ChannelPlan]:
@@ -82,7 +82,9 @@ def channel_plans(table: Table, world_size: int, specs: Iterable[str] | None = N
             sources = hashlib.sha256(text.encode()).hexdigest()
             found[work.spec] = ChannelPlan(work.spec, work.channel, needed, sources)
     if specs is None:
-        return [plan for plan in found.values() if not plan.places.get("on_request") or plan.name in admitted]
+        return [
+            plan for plan in found.values() if not plan.offsets.get("on_request") or plan.name in admitted
+        ]
     unknown = [name for name in specs if name not in found]
     if unknown:
         raise ValueError(
@@ -118,7 +120,7 @@ class Channel:
         self.closed = False
         self._checked = time.monotonic()
         self._stream: int | None = None
-        begin = plan.places["record"]
+        begin = plan.offsets["record"]
         self._record = AsyncRecord(memory[:, begin : begin + 4 * RECORD_WORDS].view(torch.int32))
 
     @property

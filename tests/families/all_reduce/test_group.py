@@ -52,12 +52,12 @@ def test_equal_ranks_agree_and_nothing_stands_in_their_way() -> None:
     ("found", "sentence"),
     [
         (
-            changed(1, channels=(replace(PLAN, places={**PLAN.places, "capacity": 4096}),)),
+            changed(1, channels=(replace(PLAN, offsets={**PLAN.offsets, "capacity": 4096}),)),
             "ranks disagree on the payload of channel mini: ranks 0, 2, 3: 2048 bytes; rank 1: 4096 bytes. Give all "
             "ranks the same, generated from the same spec files",
         ),
         (
-            changed(0, channels=(replace(PLAN, places={**PLAN.places, "record": 64}),)),
+            changed(0, channels=(replace(PLAN, offsets={**PLAN.offsets, "record": 64}),)),
             "ranks disagree on the layout of channel mini: rank 0: [",
         ),
         (
@@ -101,7 +101,7 @@ def test_the_librarys_channels() -> None:
     table = dispatch.DISPATCH.table
     plans = {plan.name: plan for plan in channel_plans(table, 4)}
     assert {"all_reduce_7168", "all_reduce_3584_7168"} <= set(plans)
-    assert plans["all_reduce_7168"].places["capacity"] == 29360128
+    assert plans["all_reduce_7168"].offsets["capacity"] == 29360128
     assert plans["all_reduce_7168"].capabilities == {"all_reduce_layout_2"}
     assert [plan.name for plan in channel_plans(table, 4, ["all_reduce_7168"])] == ["all_reduce_7168"]
     assert channel_plans(table, 3) == []

@@ -51,7 +51,7 @@ def test_a_schedule_doesnt_move_it():
 
 def test_what_a_communicator_is_told():
     channel = HyperConnectionChannel.of(workload())
-    assert channel.places() == {
+    assert channel.offsets() == {
         "record": 0,
         "down": 256,
         "gates": 3072,
