@@ -132,7 +132,7 @@ def sanitized_runner() -> Path:
         sources = sorted(_NATIVE.glob("*.cpp"))
         _compile(with_what, (*options, *map(str, sources)), folder, "the emulator's runner")
         objects = [f"{source.stem}.o" for source in sources]
-        # The runtime itself isn't instrumented: its data belongs to whoever holds the baton.
+        # The runtime itself isn't instrumented: its data belongs to the thread that holds the baton.
         _compile(
             with_what,
             ("-fsanitize=thread", "-rdynamic", "-o", "runner", *objects, "-ldl"),

@@ -104,7 +104,7 @@ def _fuzz(
         where = str(Interleaving(first)) if faults else ""
         problems = tuple(map(str, faults))
         return FuzzResult(workload.label, candidate.name, case.kind, 1, seconds, where, problems)
-    # Without an answer in bits every schedule is held against the first.
+    # Without an answer in bits every schedule is compared with the first.
     found = fuzz(run.program.launches, run.expected or None, seeds, first)
     return FuzzResult(
         workload.label,

@@ -1,6 +1,6 @@
 """The exactness gate: every value that a candidate stores, bit for bit, with poisoned buffers, eager and replayed.
 
-The control is held against the array oracle, every other candidate against the control, in all buffers that both
+The control is compared with the array oracle, every other candidate with the control, in all buffers that both
 have. What a kernel didn't write shows as the poison; inputs and the memory around every buffer must be as they were.
 """
 

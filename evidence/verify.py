@@ -198,8 +198,8 @@ def verify_one(
 ) -> Verification:
     """One candidate's build: the control's against the array oracle, another's against the control, or against FP64.
 
-    Where thresholds split the workload every candidate is held against the oracle, in its own part. Ranks in several
-    processes look at their own output each, and all come to the same conclusion.
+    If thresholds split the workload, every candidate is compared with the oracle, in its own part. Ranks in several
+    processes check their own output each, and all come to the same conclusion.
 
     Raises:
         LoadError: the build doesn't load; where the ranks share a GPU that doesn't hold them, that is said instead.

@@ -12,7 +12,7 @@ class AsyncRecord:
     """A few int32 words that kernels write, as they were a moment ago.
 
     A call that read them itself would wait: for a copy, and where the reading stream shares a hardware queue with
-    kernels that wait for a peer, for these. So a look asks for a copy into pinned memory and takes what the one
+    kernels that wait for a peer, for these. So a read enqueues a copy into pinned memory and takes what the one
     before has copied.
     """
 
@@ -33,7 +33,7 @@ class AsyncRecord:
             self._arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def look(self) -> list[Any] | None:
-        """The words of the copy that was asked for last, if it has arrived; asks for the next one."""
+        """The words of the copy that was enqueued last, if it has arrived; enqueues the next one."""
         if self._host is None:
             words: list[Any] = self._words.tolist()
             return words

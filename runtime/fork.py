@@ -7,7 +7,7 @@ import os
 from .errors import ForkedProcess
 
 happened = False
-"""Whether this process was forked from one that had plans: its CUDA context stayed behind. Calls look at it."""
+"""Whether this process was forked from one that had plans: its CUDA context isn't valid here. Calls check it."""
 
 _plans = False
 

@@ -44,7 +44,7 @@ class Collective(CandidateSpec):
     word_bytes: Literal[8, 16] = 16
     """Bytes of a word as it is loaded, or pushed to a peer."""
     loads_in_flight: Annotated[Count, Field(le=MAX_LOADS)] = 8
-    """Words that a thread asks for before it uses the first, those of all ranks counted."""
+    """Words that a thread loads before it uses the first, those of all ranks counted."""
 
     KERNELS: ClassVar[tuple[str, ...]] = ("symmetric", "staged", "sum2")
 

@@ -1,4 +1,4 @@
-"""What an `all_reduce` spec asks for: payloads and ranks, and their channel."""
+"""The workload of an `all_reduce` spec: payloads and ranks, and their channel."""
 
 from __future__ import annotations
 

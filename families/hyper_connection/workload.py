@@ -1,4 +1,4 @@
-"""What a `hyper_connection` spec asks for: shape, dtype and trees of a boundary."""
+"""The workload of a `hyper_connection` spec: shape, dtype and trees of a boundary."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ def lower(workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:
     layout = LinearLayout.of(workload)
     if isinstance(candidate, Grid):
         constants |= _exchange(workload, candidate, layout)
-        kernels |= _baseline_kernels(candidate)
+        kernels |= _peer_kernels(candidate)
         options |= {"partials_at": layout.partials, "channel_rows": workload.channel_rows}
         capabilities = (CAPABILITY,)
     return Lowering(
@@ -184,7 +184,7 @@ def _exchange(workload: LinearAllReduceWorkload, candidate: Grid, layout: Linear
     }
 
 
-def _baseline_kernels(candidate: Grid) -> dict[str, Launch]:
+def _peer_kernels(candidate: Grid) -> dict[str, Launch]:
     grid, block = (candidate.ctas, 1, 1), (candidate.threads, 1, 1)
     if not isinstance(candidate, SlicedCopyEngine):
         args = ("channels", "at", "result", "begin_at", "numel", "rank_base", "timeout_ns")

@@ -108,7 +108,7 @@ class Pulling(Grid):
     """A reduction whose CTAs read from peers."""
 
     loads_in_flight: Annotated[Count, Field(le=MAX_LOADS)] = 8
-    """Words of 16 bytes that a thread asks for before it uses the first: a few CTAs must fill a link."""
+    """Words of 16 bytes that a thread loads before it uses the first: a few CTAs must fill a link."""
     KERNELS: ClassVar[tuple[str, ...]] = ("quantise", "reduce")
 
     def schedule(self) -> ScheduleValues:
@@ -130,7 +130,7 @@ class Sliced(Linear):
     min_m: Count = 1
     """M from which on the schedule is worth considering; it isn't generated for cells that end below."""
     free_sms: Annotated[Size, Field(le=128)] = 0
-    """SMs that the GEMM is asked to leave free (cuBLASLt's SM count target)."""
+    """SMs that the GEMM should leave free (cuBLASLt's SM count target)."""
 
     def weights(self) -> tuple[int, ...]:
         """Give the slices' relative sizes; equal ones for a count."""

@@ -152,7 +152,7 @@ class LayerGroup:
         assert decision.kernels is not None
         channel.check_sometimes()
         channel.follow(key[1])
-        peers, at, kernels = ChannelBaselines(channel), schedule.partials_at, decision.kernels
+        peers, at, kernels = ChannelPeers(channel), schedule.partials_at, decision.kernels
         if schedule.transport == "reduce":
             return lanes, KernelReduction(peers, at, result, kernels)
         return lanes, CopyReduction(peers, at, result, schedule.stages, memory[:size], kernels, kernels.copy)
@@ -212,7 +212,7 @@ class LayerGroup:
         return self._pool.bytes
 
 
-class ChannelBaselines:
+class ChannelPeers:
     """A channel of ranks with a process each, as a reduction sees it."""
 
     def __init__(self, channel: Channel) -> None:

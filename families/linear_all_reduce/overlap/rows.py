@@ -49,7 +49,7 @@ class SliceSchedule:
     min_m: int = 1
     """Fewer rows take the plain path."""
     free_sms: int = 0
-    """SMs that the GEMM is asked to leave free."""
+    """SMs that the GEMM should leave free."""
     stages: int = 1
     """Of transport `copies`: 1 fetches whole slices, 2 its part of a slice and then the others' sums."""
     additions: Additions = "side"

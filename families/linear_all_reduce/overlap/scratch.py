@@ -83,13 +83,13 @@ class Pool:
         """
         scratch = self._taken.get(key)
         if capturing and (scratch is None or scratch.size < size):
-            spare = next((spare for spare in self._preallocated if spare.size >= size), None)
-            if spare is not None:
+            free = next((free for free in self._preallocated if free.size >= size), None)
+            if free is not None:
                 if scratch is not None:
                     self._retired.append(scratch)  # earlier graphs have its addresses
-                self._preallocated.remove(spare)
+                self._preallocated.remove(free)
                 self._prepared = 0
-                scratch = self._taken[key] = spare
+                scratch = self._taken[key] = free
         if scratch is None:
             if capturing:
                 raise NotWarm(
