@@ -85,7 +85,7 @@ def test_one_record_a_candidate_and_device_enters_the_table(lab: Any) -> None:
     put(lab, 0.5, workload="bf16-hc3-h64-n1-r32-tp1")
     assert table(lab) == [("staged", "admitted", 0.25, True), ("strided", "admitted", 0.125, True)]
     text = lab.plan.files["dispatch.py"]
-    assert text.count("                Record(\n") == 3
+    assert text.count("                RecordLine(\n") == 3
     assert "gain=0.125" in text
     assert f"source='small/{LABEL}/strided.sm_90-nvidia-h200." in text
     assert "20260102T120000Z.json'" in text
