@@ -229,7 +229,7 @@ def test_commands_in_messages_exist() -> None:
         ("# docs/there.md#gone", broken_citations, "docs/there.md has no heading #gone"),
         ("# (docs/there.md, Heading)", broken_citations, "cite a heading as document.md#heading"),
         ("# (docs/there.md section 2)", broken_citations, "cite a heading as document.md#heading"),
-        ("# (design section 6)", broken_citations, "cite a heading as document.md#heading"),
+        ("# (plan section 6)", broken_citations, "cite a heading as document.md#heading"),
         (
             "# (contract of the family,\n# sections 1 and 2)",
             broken_citations,
