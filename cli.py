@@ -138,7 +138,7 @@ def compile(  # noqa: A001
     scheduler: Scheduler = "",
     json: Json = False,
 ) -> None:
-    """Compile what the spec files ask for, without a GPU, and hold it against budgets and expectations."""
+    """Compile what the spec files ask for, without a GPU, and check budgets and expectations."""
     report = _compile(_generation(), workloads, arch, candidate, jobs, scheduler, quiet=json)
     _show_build(report, json)
 
@@ -256,7 +256,7 @@ def _compile(
 
 
 LISTED = 100
-"""Kernels from the cache that a table lists; more are summed up in a line."""
+"""Kernels from the cache that a table lists; if there are more, one line sums them up."""
 
 
 def _show_build(report: BuildReport, json: bool) -> None:
@@ -335,10 +335,10 @@ NOT_HERE = {
 
 CHECK_FAILED = {
     "kernwright.compiler.nvrtc": ("CompileFailed",),
-    "kernwright.emulator": ("CompileFailed",),
+    "kernwright.emulator": ("HostCompileFailed",),
     "kernwright.evidence.benchmark_run": ("GraphEmpty",),
 }
-"""Errors that end with exit status 1: something of ours or of a team's isn't as it must be."""
+"""Errors that end with exit status 1: a check failed, in the project's own files or in a user's."""
 
 BAD_INPUT = {
     "kernwright.compiler.bundle": ("BundleInvalid",),
@@ -359,9 +359,9 @@ BAD_INPUT = {
 
 
 def exit_status(error: Exception) -> int | None:
-    """The exit status that stands for an error with a sentence for people; None for a bug of ours.
+    """The exit status of an expected error; None for an internal error.
 
-    The classes are named, not imported: whoever raised one has loaded its module, and no command pays for
+    The classes are named, not imported: the code that raised one has loaded its module, and no command pays for
     the modules of the others.
     """
     for status, errors in ((3, NOT_HERE), (2, BAD_INPUT), (1, CHECK_FAILED)):

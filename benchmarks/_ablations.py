@@ -114,7 +114,7 @@ OTHERS: Mapping[str, Sequence[Edit]] = {
         ),
     ),
 }
-"""Other ways, whose results are right: a layout that was given up."""
+"""Other ways, whose results are right: a layout that was abandoned."""
 
 
 def edited(text: str, edits: Sequence[Edit]) -> str:

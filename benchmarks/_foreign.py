@@ -1,4 +1,4 @@
-"""A kernel of somebody else between boundaries: it takes so many microseconds, and writes its own buffer."""
+"""A foreign kernel between boundaries: it takes so many microseconds, and writes its own buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the all-reduce right on real GPUs? Every case that other people's bugs ask for; one process a rank.
+"""Checks the all-reduce on real GPUs, one process a rank; the cases cover known bugs of other implementations.
 
 Each check gives a dict with what it counted. A wrong value is counted on the device, so that nothing waits for
 the host between calls.
@@ -69,8 +69,8 @@ def different(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 def largest(ranks: Ranks) -> int:
     """Bytes of the largest payload that a channel of all_reduce carries."""
-    layouts = [ranks.comm.channel(name).plan.places for name in ranks.comm.channels]
-    return max(places["capacity"] for places in layouts if "capacity" in places)
+    layouts = [ranks.comm.channel(name).plan.offsets for name in ranks.comm.channels]
+    return max(offsets["capacity"] for offsets in layouts if "capacity" in offsets)
 
 
 def sizes(ranks: Ranks, dtype: torch.dtype) -> Iterator[int]:
@@ -238,7 +238,7 @@ def two_streams(ranks: Ranks, count: int) -> dict[str, Any]:
 
 
 def overlapping_graphs(ranks: Ranks, timeout_s: float = 2.0) -> dict[str, Any]:
-    """Two graphs on two streams at once, one rank late: whatever comes of it is right, or an error that says so."""
+    """Two graphs on two streams at once, one rank late: the result is right, or an error says so."""
     with dispatch.communicator(ranks.comm.group, timeout_s=timeout_s) as comm:
         mine = Ranks(comm)
         state = torch.zeros(2, dtype=torch.int64, device=comm.device)

@@ -52,7 +52,7 @@ def main(
         run.check(base, candidate)
         base_ms = median(run.alone(base))
         floor_ms = median(run.alone(run.capture(run.chain.read())))
-        print(f"{candidate} of {spec}: {base_ms:.4f} ms; merely reading the weights {floor_ms:.4f} ms")
+        print(f"{candidate} of {spec}: {base_ms:.4f} ms; only reading the weights {floor_ms:.4f} ms")
         print(f"{'left out':36s}{'ms':>8s}{'less':>9s}   interval")
         document: dict[str, Any] = {
             "device": str(run.here),

@@ -1,6 +1,6 @@
 """The tensor-parallel boundary with one rank a GPU: every route's bits against the control's, and its time.
 
-All ranks have all weights and the same inputs, so that each can hold its own outputs against the control that it
+All ranks have all weights and the same inputs, so that each can compare its own outputs with the control that it
 runs alone. Wrong values are counted on the device.
 """
 
@@ -147,7 +147,7 @@ CHECKS: dict[str, Callable[[Workload, GroupCommunicator], dict[str, Any]]] = {
 
 
 def milliseconds(work: Workload, comm: GroupCommunicator, groups: int, replays: int) -> dict[str, Any]:
-    """96 boundaries of every route, and of what people run today on one GPU; the slowest rank, in turns."""
+    """96 boundaries of every route, and of the baselines on one GPU; the slowest rank, in turns."""
     chain = BoundaryChain.make(work, comm.device, SEED)
     made, left_out = plans(work, comm, "boundary")
     runs: dict[str, Callable[..., Any]] = {

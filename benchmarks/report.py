@@ -76,14 +76,14 @@ def all_reduce() -> str:
         f"microseconds a call, {found['calls_in_a_graph']} calls in a graph, in turns, the slower rank. "
         "PyTorch's ops take their input from symmetric memory and leave the sum there or in a new "
         "tensor: `symmetric` is "
-        f"the like of it, `staged` copies first.\n\n{markdown(head, rows)}\n\n"
+        f"the same case, `staged` copies first.\n\n{markdown(head, rows)}\n\n"
         f"{checked(found['all_reduce']['checks'])}\n\n"
         "![Microseconds by payload](figures/all_reduce.svg)\n"
     )
 
 
 def checked(checks: Mapping[str, Mapping[str, Any]]) -> str:
-    """What was checked beside the measuring, how often, and how many values were wrong."""
+    """What was checked in the same run, how often, and how many values were wrong."""
     wrong = sum(entry["wrong"] for entry in checks.values())
     done = (f"{name} ({entry.get('calls', entry.get('replays', 1))})" for name, entry in checks.items())
     return f"Checked by the same script: {', '.join(done)}; {wrong} wrong values."
@@ -168,7 +168,7 @@ def ablation() -> str:
     ]
     return (
         f"## Where the time of `{found['candidate']}` goes\n\n{found['device']}, {found['calls']} boundaries: "
-        f"{found['ms']:.4f} ms; merely reading the same weights {found['floor_ms']:.4f} ms. Each row leaves one "
+        f"{found['ms']:.4f} ms; only reading the same weights {found['floor_ms']:.4f} ms. Each row leaves one "
         "thing out; results are wrong then, and the differences don't add up, because stages overlap.\n\n"
         f"{markdown(['left out', 'ms', 'ms less'], rows)}\n"
     )
@@ -207,7 +207,9 @@ def tensor_parallel() -> str:
     text += f"Two {found['device']}, torch {found['torch']}.\n"
     for label, times in found["hyper_connection"]["times"].items():
         rows = [[name, f"{ms:.3f}"] for name, ms in sorted(times["ms"].items(), key=lambda item: item[1])]
-        text += f"\n{label}, ms per 96 boundaries; the replicated route and the peers need no other GPU:\n\n"
+        text += (
+            f"\n{label}, ms per 96 boundaries; the replicated route and the baselines need no other GPU:\n\n"
+        )
         text += f"{markdown(['who', 'ms'], rows)}\n"
     checks = found["hyper_connection"]["checks"].items()
     return (

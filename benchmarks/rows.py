@@ -61,7 +61,9 @@ def main(
     out: Annotated[Path, typer.Option(help="Folder for rows.json.")] = Path("figures"),
     dtype: Annotated[str, typer.Option(help="float16 or bfloat16.")] = "float16",
     tokens: Annotated[list[int] | None, typer.Option(help="Tokens; by default 1 2 4 8 16 64 512.")] = None,
-    peer: Annotated[list[str] | None, typer.Option(help="Peers; `none` for none, by default all.")] = None,
+    peer: Annotated[
+        list[str] | None, typer.Option(help="Baselines; `none` for none, by default all.")
+    ] = None,
     groups: Annotated[int, typer.Option(help="Samples of each entry.")] = 7,
     replays: Annotated[int, typer.Option(help="Graph replays in a sample.")] = 5,
 ) -> None:
@@ -112,7 +114,7 @@ def serving(tokens: int, dtype: str) -> Workload:
 def of_tokens(
     evidence: OfTokens, dtype: str, device: torch.device, watch: Monitor, options: Options
 ) -> dict[str, Any]:
-    """Times and distances of everybody for one number of tokens."""
+    """Times and distances of all entries for one number of tokens."""
     work = serving(evidence.tokens, dtype)
     cell = Cell(RankContext(device), None, evidence.tokens)
     run = BenchmarkRun(DISPATCH, evidence, work, {}, cell, watch, options, GPU)
@@ -140,7 +142,7 @@ def of_tokens(
 
 
 def distances(run: BenchmarkRun, candidates: list[Any]) -> Iterator[tuple[str, dict[str, float]]]:
-    """Mean relative L2 of each output from unrounded FP64, everybody on the inputs of the control's chain.
+    """Mean relative L2 of each output from unrounded FP64, every entry on the inputs of the control's chain.
 
     Exact candidates have the control's bits, so the control stands for them.
     """

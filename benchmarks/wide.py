@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 benchmarks/wide.py --out figures/
     python benchmarks/wide.py --local 4 --out figures/      # ranks that share one GPU: checks alone
 
-Writes `wide.json`: what was checked, wrong values, latencies with their peers. Exit status 1 if anything was wrong.
+Writes `wide.json`: what was checked, wrong values, latencies with baselines. Exit status 1 if anything was wrong.
 NVLink multicast stays off.
 """
 

@@ -1,4 +1,4 @@
-"""What the commands print: tables and progress for people, JSON for programs. The one place that prints."""
+"""What the commands print: tables and progress for users, JSON for programs. The one place that prints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def complain(text: str) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table for people; numbers are right-aligned. Piped output is never cut to a terminal's width."""
+    """A table for users; numbers are right-aligned. Piped output is never cut to a terminal's width."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

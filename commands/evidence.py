@@ -122,7 +122,7 @@ def fuzz(
 def bench(
     workloads: Workloads = [],  # noqa: B006
     candidate: Candidates = [],  # noqa: B006
-    peer: Annotated[list[str], typer.Option(help="Only this peer; repeatable. `none` for none.")] = [],  # noqa: B006
+    peer: Annotated[list[str], typer.Option(help="Only this baseline; repeat. `none` for none.")] = [],  # noqa: B006
     against: Annotated[
         str, typer.Option(help="Compare with your own: module:function, or file.cu:symbol:GRID:BLOCK.")
     ] = "",
@@ -131,7 +131,7 @@ def bench(
     record: Annotated[bool, typer.Option(help="Write records into the ledger.")] = True,
     json: Json = False,
 ) -> None:
-    """Time candidates against the control, peers and the read floor; ranks under torchrun, a GPU each."""
+    """Time candidates against the control, baselines and the read floor; ranks under torchrun, a GPU each."""
     from kernwright.evidence.commands import BenchRequest, run_bench
     from kernwright.evidence.outcome import Skipped
     from kernwright.evidence.ranks import speaks

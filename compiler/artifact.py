@@ -1,6 +1,6 @@
 """What a compilation gives: the bytes to load, their identity, and what each kernel in them uses.
 
-Standard library only: a host that merely loads bundles imports this.
+Standard library only: a host that only loads bundles imports this.
 """
 
 from __future__ import annotations

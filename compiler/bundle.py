@@ -158,7 +158,7 @@ def check_replaceable(folder: Path) -> None:
 
 
 def write_bundle(folder: Path, artifacts: Iterable[Artifact]) -> None:
-    """Write a bundle, replacing the one that `folder` may hold; whoever opens it sees the old or the new one.
+    """Write a bundle, replacing the one that `folder` may hold; a reader sees the old or the new one.
 
     Raises:
         BundleInvalid: `folder` holds something else.

@@ -38,11 +38,11 @@ class CacheEntry:
     size: int
     """Bytes on the disk."""
     artifact: Artifact | None
-    """None if the entry is broken; it will be compiled again when it is asked for."""
+    """None if the entry is broken; it will be compiled again when it is needed."""
 
 
 class Cache:
-    """Artifacts by key. A folder that can't be written costs one warning and the entries' lasting."""
+    """Artifacts by key. If the folder can't be written, there is one warning and entries stay in memory."""
 
     def __init__(self, folder: Path | None = None) -> None:
         """`folder` is `default_folder()` unless given; nothing is created before the first entry is."""
@@ -86,7 +86,7 @@ class Cache:
         if stored is not None:
             return stored
         with self._locked(key):
-            stored = self.get(key)  # somebody may have made it while we waited
+            stored = self.get(key)  # another process may have made it while we waited
             if stored is not None:
                 return stored
             made = make()
@@ -155,7 +155,7 @@ def default_folder() -> Path:
 
 
 def default_cache() -> Cache:
-    """The process's cache at `default_folder()`: one object, so that one warning is one warning."""
+    """The process's cache at `default_folder()`: one object, so that a warning is given once."""
     return _cache_at(default_folder())
 
 

@@ -101,7 +101,7 @@ def compile_all(
 def _attempt(job: Job, cache: Cache) -> CompileResult:
     try:
         return cache.fetch(_key(job), lambda: _compile(job))
-    except Exception as error:  # a value for the caller, who knows which job it belongs to
+    except Exception as error:  # a value for the caller, which has the job that it belongs to
         return error
 
 
@@ -153,8 +153,8 @@ def compile_job(job: Job, identity: str, folder: Path | None) -> Artifact:
     """What a worker does; public because it travels by name to workers on other machines.
 
     Args:
-        identity: the toolchain of whoever asks; its cache must not receive another compiler's output.
-        folder: cache shared with whoever asks; None for no cache.
+        identity: the caller's toolchain; its cache must not receive another compiler's output.
+        folder: cache shared with the caller; None for no cache.
 
     Raises:
         ToolchainMismatch: this machine has another toolchain. Otherwise as `compile_source`.

@@ -1,7 +1,7 @@
 """Cubins as CuPy hands them over, made whole again.
 
 CuPy's `getCUBIN` strips a trailing NUL that a cubin doesn't have, so that its last byte is lost. The driver
-loads such a file all the same, but `nvdisasm` and `cuobjdump` call it an invalid ELF.
+loads such a file nevertheless, but `nvdisasm` and `cuobjdump` call it an invalid ELF.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def repair(data: bytes) -> bytes:
 
 
 def _end(data: bytes) -> int:
-    """Where the last thing that the ELF headers speak of ends, in bytes from the start of the file."""
+    """End of the last part that the ELF headers list, in bytes from the start of the file."""
     (_, _, _, _, _, segments_at, sections_at, _, size, segment_size, segments, section_size, sections, _) = (
         _HEADER.unpack_from(data)
     )

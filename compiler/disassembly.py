@@ -23,7 +23,7 @@ class ExpectationsSkipped:
     """The machine code can't be read here."""
 
     reason: str
-    """A sentence for whoever stated the expectation."""
+    """A sentence for the author of the expectation."""
 
 
 class DisassemblyFailed(Exception):

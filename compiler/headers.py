@@ -1,6 +1,6 @@
 """The CUDA headers that kernels include, as text.
 
-They are handed to NVRTC in memory, each under a `#line` that says where it pretends to lie. Else their own
+They are handed to NVRTC in memory, each under a `#line` with a fixed path. Otherwise their own
 folder, or the working folder, would enter the cubin with `-lineinfo` as soon as a function of theirs is
 inlined (`h2exp` and others do it), and two checkouts would make different cubins of the same source.
 """

@@ -10,7 +10,7 @@ from .headers import read_headers
 from .toolchain import Toolchain, ToolchainMissing, require_arch, toolchain
 
 FLAGS: tuple[str, ...] = ("--std=c++17", "--fmad=false", "-lineinfo", "--ptxas-options=-v")
-"""No FMA that the source doesn't ask for (numerics contract), lines for profilers, resources in the log."""
+"""No FMA that the source doesn't ask for (docs/numerics.md), lines for profilers, resources in the log."""
 
 
 @dataclass(frozen=True)

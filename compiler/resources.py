@@ -22,7 +22,7 @@ class Resources:
 
 
 class LogUnreadable(ValueError):
-    """The log of ptxas doesn't say what it is expected to say; budgets can't be held against it."""
+    """The log of ptxas has an unexpected format; budgets can't be checked."""
 
 
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '[^']+'")
@@ -92,7 +92,7 @@ def over_budget(resources: Mapping[str, Resources], budget: Mapping[str, int]) -
     """One sentence, with both numbers, for each limit that a kernel exceeds; empty when all is within.
 
     Args:
-        resources: by kernel symbol; pass one kernel alone to hold it against a budget of its own.
+        resources: by kernel symbol; pass one kernel alone to check a budget of its own.
         budget: upper limits by the names of the fields of `Resources`; a field without a limit is free.
 
     Raises:

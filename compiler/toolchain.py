@@ -1,6 +1,6 @@
 """Which NVRTC is installed, which architectures it serves, and which headers go with it.
 
-Asked by `ctypes`, without CuPy or torch: a build with nothing to do computes cache keys from this and must
+Found by `ctypes`, without CuPy or torch: a build with nothing to do computes cache keys from this and must
 be quick. CuPy then loads the very same library.
 """
 

@@ -132,7 +132,7 @@ def sanitized_runner() -> Path:
         sources = sorted(_NATIVE.glob("*.cpp"))
         _compile(with_what, (*options, *map(str, sources)), folder, "the emulator's runner")
         objects = [f"{source.stem}.o" for source in sources]
-        # The runtime itself isn't instrumented: its data belongs to whoever holds the baton.
+        # The runtime itself isn't instrumented: its data belongs to the thread that holds the baton.
         _compile(
             with_what,
             ("-fsanitize=thread", "-rdynamic", "-o", "runner", *objects, "-ldl"),
@@ -147,8 +147,8 @@ def sanitized_runner() -> Path:
 def cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
     """The folder of `key`, made once over all processes; `product` in it is verified on every read.
 
-    `make` fills the first folder it is given, which becomes the second. A cache that can't be written costs
-    one warning and its lasting.
+    `make` fills the first folder it is given, which becomes the second. If the cache can't be written, there is
+    one warning, and the object lasts as long as the process.
     """
     root = _cache_root()
     folder = root / key

@@ -24,7 +24,7 @@ from .schedule import Interleaving
 CHANNELS, RANK_BASE = "channels", "rank_base"
 """Arguments of kernels that talk: the ranks' memory, and the first rank of a launch."""
 NOBODY = DeviceBuffer("another rank's tensor", np.zeros(1, np.uint8), "in")
-"""What the pointers of other ranks lead to in a launch of one rank."""
+"""The target of other ranks' pointers in a launch of one rank."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def candidate_program(
         if name == CHANNELS:
             return buffers[CHANNELS]
         length = pointers(candidate.arguments.get(name, ""))
-        # A launch of one rank has one pointer; whoever follows another of the struct leaves his memory.
+        # A launch of one rank has one pointer; a kernel that follows another of the struct faults.
         return (buffers[name][rank], *[NOBODY] * (length - 1)) if length else buffers[name][rank]
 
     launches = tuple(

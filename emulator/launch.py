@@ -46,7 +46,7 @@ class DeviceBuffer:
 
     @classmethod
     def output(cls, name: str, shape: tuple[int, ...], dtype: str, rank: int = 0) -> DeviceBuffer:
-        """A buffer that nobody has written; `dtype` is NumPy's name or `bfloat16`, whose arrays are uint16."""
+        """A buffer without contents; `dtype` is NumPy's name or `bfloat16`, whose arrays are uint16."""
         array = np.empty(shape, np.uint16 if dtype == "bfloat16" else dtype)
         return cls(name, array, "out", rank, (), dtype if dtype == "bfloat16" else _float_name(array.dtype))
 
@@ -114,7 +114,7 @@ def run(
     Args:
         poison: byte that fills shared memory, outputs and what surrounds buffers; it follows from the seed
             unless given, as does whether buffers end at a guard page or begin at one.
-        patience: seconds after which a thread that lets no other run is given up.
+        patience: seconds after which a thread that lets no other run is stopped.
 
     Raises:
         ValueError: a launch doesn't fit its kernel or the hardware's limits.

@@ -79,7 +79,7 @@ class World:
     """Buffers, launches and one run of them; a context manager that frees the buffers."""
 
     def __init__(self, schedule: Interleaving, poison: int, *, concurrent: bool, patience: float) -> None:
-        """`poison` (a byte) fills what nobody has written; see `launch.run` for the others."""
+        """`poison` (a byte) fills memory that wasn't written; see `launch.run` for the others."""
         policy = POLICIES.index(schedule.policy)
         self._library = _library()
         self._handle = self._library.kernwright_create(schedule.seed, policy, poison, concurrent, patience)

@@ -1,11 +1,11 @@
-"""A pytest fixture that holds a kernel of one's own against all checks.
+"""A pytest fixture that runs all checks of the emulator on a kernel of your own.
 
 pytest_plugins = ["kernwright.emulator.plugin"]  # in the top conftest.py
 
 def test_mine(check_kernels):
     kernel = compile_text(Path("mine.cu").read_text(), "mine.cu")
-    out = Buffer.output("out", (256,), "float32")
-    launch = EmulatedLaunch(kernel, "mine", (2, 1, 1), (128, 1, 1), (Buffer.input("x", x), out))
+    out = DeviceBuffer.output("out", (256,), "float32")
+    launch = EmulatedLaunch(kernel, "mine", (2, 1, 1), (128, 1, 1), (DeviceBuffer.input("x", x), out))
     check_kernels([launch], {out: expected})
 """
 

@@ -95,7 +95,7 @@ def _run(launches: Sequence[EmulatedLaunch], schedule: Interleaving, folder: Pat
 
 
 def _fixed_addresses() -> None:
-    """ThreadSanitizer needs its own places in memory; random addresses may take them."""
+    """Without address randomisation: ThreadSanitizer needs fixed addresses, which random ones may take."""
     ctypes.CDLL(None).personality(_NO_RANDOM_ADDRESSES)
 
 
@@ -143,7 +143,7 @@ def _pointers(buffers: Sequence[DeviceBuffer], position: dict[DeviceBuffer, int]
 def _races(output: str, names: dict[str, str]) -> Iterator[Race]:
     for report in _WARNING.findall(output):
         if TEXT_FILE not in report or _ALLOCATION in report:
-            continue  # the runtime's own memory, which belongs to whoever holds the baton
+            continue  # the runtime's own memory, which belongs to the thread that holds the baton
         threads = dict(_NAME.findall(report))
         sides = [_side(access, threads, names) for access in _ACCESS.finditer(report)]
         if len(sides) >= 2:

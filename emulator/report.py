@@ -88,18 +88,18 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True)
 class Deadlock:
-    """Nobody can go on."""
+    """No thread can go on."""
 
     waits: tuple[str, ...]
-    """Where everybody waits, a line for each group of threads."""
+    """Where the threads wait, a line for each group of them."""
 
     def __str__(self) -> str:
-        return "Deadlock: nobody can go on.\n  " + "\n  ".join(self.waits)
+        return "Deadlock: no thread can go on.\n  " + "\n  ".join(self.waits)
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeTooNarrow:
-    """An atomic whose scope doesn't cover everybody who uses the word."""
+    """An atomic whose scope doesn't cover all threads that use the word."""
 
     where: Where
     detail: str
@@ -121,7 +121,7 @@ class Misuse:
 
 @dataclass(frozen=True, slots=True)
 class Uninitialised:
-    """An output that depends on memory nobody wrote: it changes with what that memory held before."""
+    """An output that depends on unwritten memory: it changes with what that memory held before."""
 
     buffer: str
     rank: int
@@ -132,13 +132,13 @@ class Uninitialised:
     def __str__(self) -> str:
         return (
             f"Uninitialised: {self.count} elements of {self.buffer} of rank {self.rank} depend on memory that "
-            f"nobody wrote; the first is element {self.first}."
+            f"no thread wrote; the first is element {self.first}."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Unwritten:
-    """Elements of an output that nobody wrote."""
+    """Elements of an output that no thread wrote."""
 
     buffer: str
     rank: int
@@ -147,7 +147,7 @@ class Unwritten:
 
     def __str__(self) -> str:
         return (
-            f"Unwritten: nobody writes {self.count} elements of the output {self.buffer} of rank {self.rank}; "
+            f"Unwritten: no thread writes {self.count} elements of the output {self.buffer} of rank {self.rank}; "
             f"the first is element {self.first}."
         )
 

@@ -25,7 +25,7 @@ class Interleaving:
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
-            raise ValueError(f"SchedulerPolicy {self.policy!r} is unknown; use one of {', '.join(POLICIES)}.")
+            raise ValueError(f"Policy {self.policy!r} is unknown; use one of {', '.join(POLICIES)}.")
         if not 0 <= self.seed < 2**64:
             raise ValueError(f"Seed {self.seed} is out of range; it must be from 0 to 2**64 - 1.")
 

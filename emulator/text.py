@@ -1,4 +1,4 @@
-"""What the emulator must know of a `.cu` text before it compiles it."""
+"""Facts that the emulator reads from a `.cu` text before compiling it."""
 
 from __future__ import annotations
 

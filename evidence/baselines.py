@@ -1,4 +1,4 @@
-"""What isn't a candidate and is timed all the same: what people run today, and a team's own kernel."""
+"""What is timed although it is no candidate: common implementations (baselines), and a team's own kernel."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from .family_evidence import Call
 
 BASELINE_DISTANCE = 0.05
-"""Relative L2 within which a peer must be of the control: it computes the same function, if not the same bits."""
+"""Largest relative L2 of a baseline from the control: it must compute the same function, not the same bits."""
 
 
 def time_baselines(run: BenchmarkRun, on_done: Callable[[str], None]) -> dict[str, tuple[float, ...]]:
-    """Times of what people run today; a peer that computes something else isn't timed.
+    """Times of the baselines; one that computes something else isn't timed.
 
     Raises:
-        NothingToVerify: a peer that was named isn't installed.
+        NothingToVerify: a baseline that was named isn't installed.
     """
     wanted = run.options.peers
     known = run.evidence.baselines(run.workload)
     for name in wanted or ():
         if name not in known:
-            raise NothingToVerify(f'there is no peer "{name}" here; installed are {", ".join(known)}')
+            raise NothingToVerify(f'there is no baseline "{name}" here; installed are {", ".join(known)}')
     found: dict[str, tuple[float, ...]] = {}
     for name, prepare in known.items():
         if wanted is not None and name not in wanted:
@@ -44,7 +44,7 @@ def time_baselines(run: BenchmarkRun, on_done: Callable[[str], None]) -> dict[st
         problem = None
         try:
             graph, problem = _captured(run, prepare)
-        except Exception as error:  # somebody else's code: it may lack a compiler, or dislike this GPU
+        except Exception as error:  # foreign code: it may lack a compiler, or fail on this GPU
             problem = f"didn't run: {(str(error).strip() or type(error).__name__).splitlines()[0]}"
         problem = agreed(problem)  # a rank that went on alone would wait for the others for ever
         if problem is None and graph is not None:
@@ -56,7 +56,7 @@ def time_baselines(run: BenchmarkRun, on_done: Callable[[str], None]) -> dict[st
 
 
 def _captured(run: BenchmarkRun, prepare: Callable[[Chain], Call]) -> tuple[Graph[Any], str | None]:
-    """A peer's graph, and what is wrong with its results."""
+    """A baseline's graph, and what is wrong with its results."""
     call = prepare(run.chain)
     graph = run.capture(partial(run.chain.run, call))
     distance = _replayed(run, graph, call)
@@ -77,10 +77,10 @@ def _replayed(run: BenchmarkRun, graph: Graph[Any], call: Call) -> float:
 
 
 def capture_external(run: BenchmarkRun, text: str) -> Graph[list[Sequence[torch.Tensor]]]:
-    """The chain through somebody's own kernel, captured, if it computes the same function.
+    """The chain through a team's own kernel, captured, if it computes the same function.
 
     Raises:
-        ExternalUnusable: it can't be had, or its results are far from the control's.
+        ExternalUnusable: it could not be loaded, or its results are far from the control's.
     """
     plan = run.call(run.control)
     call = load(text, plan.signature, run.here)

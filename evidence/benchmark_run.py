@@ -1,4 +1,4 @@
-"""A cell's entries: each verified, captured into a graph that is found to do its work, and timed."""
+"""A cell's entries: each is verified, captured into a graph, checked for doing its work, and timed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Options:
 
 @dataclass(frozen=True)
 class GpuBackend:
-    """What of a bench touches the GPU; all else runs anywhere."""
+    """The parts of a benchmark that touch the GPU; everything else runs anywhere."""
 
     device: Callable[[torch.device], Here] = current
     verify: Callable[..., Verification] = verify_one
@@ -152,7 +152,7 @@ class BenchmarkRun:
         )
 
     def graph(self, candidate: Candidate) -> Graph[list[Sequence[torch.Tensor]]]:
-        """The chain, captured and found to do its work.
+        """The chain, captured and checked for doing its work.
 
         Raises:
             GraphEmpty: it doesn't.

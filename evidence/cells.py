@@ -86,7 +86,7 @@ def cells(
 
 
 def representative(low: int, high: int) -> int:
-    """What stands for an interval: a power of two near its geometric middle, else a multiple of 16 or 4 there."""
+    """The value that represents an interval: a power of two near its geometric middle, else a multiple of 16 or 4."""
     middle = math.sqrt(low * high)
     power: int = 2 ** round(math.log2(middle))
     for value in (power, int(middle) // 16 * 16, -(-low // 4) * 4):

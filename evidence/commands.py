@@ -1,4 +1,4 @@
-"""What `kernwright verify`, `bench` and `ledger stale` do, from words to results; the command line prints them."""
+"""What `kernwright verify`, `bench` and `ledger stale` do, from options to results; the command line prints them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run_verify(
     Raises:
         UnknownRankContext: `on` is neither.
         NoGpu: there is no GPU here.
-        NotHere: nothing of it can be verified here; what else can't be is among the results, and says why.
+        NotHere: nothing of it can be verified here. If only some can't, the results name them with the reason.
         NothingToVerify: the filters leave nothing.
     """
     if on not in ("cuda", "emulator"):
@@ -167,7 +167,7 @@ def run_fuzz(
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """The words of a `bench` command."""
+    """The options of a `bench` command."""
 
     workloads: Sequence[str]
     candidates: Sequence[str]
@@ -207,7 +207,7 @@ def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> It
                 timed += isinstance(result, Bench)
                 if isinstance(result, Skipped):
                     reasons.append(result.reason)
-                if not ours.rank:  # rank 0 speaks for all: every sample was the slowest rank's
+                if not ours.rank:  # rank 0 reports for all: every sample was the slowest rank's
                     yield result
     if not timed:
         raise NotHere("; ".join(dict.fromkeys(reasons)) or "no workload has as many ranks as this job")
@@ -264,7 +264,7 @@ def _benched(
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """The words of a `tune` command."""
+    """The options of a `tune` command."""
 
     workloads: Sequence[str]
     groups: int

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EmulatedCase:
-    """What runs, and what must come of it."""
+    """What runs, and the expected result."""
 
     program: Program
     expected: Expected

@@ -1,4 +1,4 @@
-"""Explaining a shape without tensors: a short form, put to the dispatch module's own decision."""
+"""Explaining a shape without tensors: the dispatch module's own decision for a short form."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Question:
 
 
 class QuestionError(ValueError):
-    """The question names something that dispatch doesn't know."""
+    """The question names something that the dispatch table doesn't have."""
 
 
 def load_dispatch(workspace: Workspace) -> ModuleType:

@@ -1,4 +1,4 @@
-"""What the evidence commands need to know of a family, and where they find it.
+"""What the evidence commands need of a family, and where they find it.
 
 It is the module `evidence` of the family's package, and defines `EVIDENCE`. Beside `FamilyEvidence` it may have what
 `ChannelEvidence`, `IntervalEvidence`, `tolerance.ToleranceEvidence` and `executable.ExecutableEvidence` ask for.
@@ -73,7 +73,7 @@ class Chain(Protocol):
         """The outputs of every call, in order."""
 
     def read(self) -> Callable[[], None]:
-        """A function that merely reads the same bytes: the floor."""
+        """A function that only reads the same bytes: the floor."""
 
 
 class FamilyEvidence(Protocol):
@@ -91,7 +91,7 @@ class FamilyEvidence(Protocol):
         """The array oracle's answer, outputs and intermediates, as bits, for inputs as bits."""
 
     def chain(self, workload: Workload, device: torch.device, seed: int) -> Chain:
-        """What is timed; of a workload of several ranks, `ChannelEvidence.chain_of_rank` is asked instead."""
+        """What is timed; for a workload of several ranks it is `ChannelEvidence.chain_of_rank` instead."""
 
     def baselines(self, workload: Workload) -> Mapping[str, Callable[[Chain], Call]]:
         """What people run today, by name; each is prepared for a chain, which may take seconds."""
@@ -102,7 +102,7 @@ class ChannelEvidence(Protocol):
     """What the evidence of a family adds whose ranks talk over a channel.
 
     Its cases hold the tensors of all ranks, the rank as the first dimension; a tensor that all share has none. A
-    tensor that no kernel takes and that is called like a part of the channel's layout lies in that part.
+    tensor that no kernel takes and that has the name of a part of the channel's layout is in that part.
     """
 
     def call_before(self, case: Case) -> int | None:
@@ -162,7 +162,7 @@ def evidence_of(family: Family) -> FamilyEvidence:
 
 
 def serves(workload: Workload, candidate: Candidate, case: Case) -> bool:
-    """Whether a candidate is ever asked for a case: on some device, the case's size lies in a part of its route."""
+    """Whether a candidate may serve a case: on some device, the case's size lies in a part of its route."""
     if case.at is None or not workload.parts:
         return True
     return any(part.route == candidate.route and part.low <= case.at <= part.high for part in workload.parts)

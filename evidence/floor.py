@@ -1,4 +1,4 @@
-"""The read floor: how long it takes to merely read so many bytes from device memory."""
+"""The read floor: how long it takes just to read so many bytes from device memory."""
 
 from __future__ import annotations
 

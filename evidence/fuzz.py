@@ -24,7 +24,7 @@ class FuzzResult:
     candidate: str
     kind: str
     seeds: int
-    """Schedules that were run; 1 under ThreadSanitizer, which needs no luck."""
+    """Schedules that were run; 1 under ThreadSanitizer, whose result doesn't depend on the schedule."""
     seconds: float
     schedule: str
     """The failing schedule, which replays exactly; empty if none failed."""
@@ -106,7 +106,7 @@ def _fuzz(
         where = str(Interleaving(first)) if faults else ""
         problems = tuple(map(str, faults))
         return FuzzResult(workload.label, candidate.name, case.kind, 1, seconds, where, problems)
-    # Without an answer in bits every schedule is held against the first.
+    # Without an answer in bits every schedule is compared with the first.
     found = fuzz(run.program.launches, run.expected or None, seeds, first)
     return FuzzResult(
         workload.label,

@@ -1,6 +1,6 @@
 """The exactness gate: every value that a candidate stores, bit for bit, with poisoned buffers, eager and replayed.
 
-The control is held against the array oracle, every other candidate against the control, in all buffers that both
+The control is compared with the array oracle, every other candidate with the control, in all buffers that both
 have. What a kernel didn't write shows as the poison; inputs and the memory around every buffer must be as they were.
 """
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Tensors = Mapping[str, torch.Tensor]
 
 BORDER = 4096
-"""Bytes of poison before and behind every buffer: a kernel that writes there is found out."""
+"""Bytes of poison before and behind every buffer: a kernel that writes there is detected."""
 
 POISON = 0x7E5A
 """A NaN in FP16 and a large number in BF16, with bits that no kernel computes."""
@@ -77,7 +77,7 @@ class Gate:
 NOTHING = Gate(0, 0, 0, None)
 
 Expect = "Callable[[Case, Tensors], Tensors]"
-"""The right values of a case by buffer name: outputs, and intermediates where whoever answers has them."""
+"""The right values of a case by buffer name: outputs, and intermediates if the reference gives them."""
 
 
 def check(
@@ -149,7 +149,7 @@ class Replay:
             plan.run(self._buffers)
 
     def shares(self, expected: Tensors) -> Tensors:
-        """Of the answer for all ranks, what this process must hold, by buffer."""
+        """This process's part of the answer for all ranks, by buffer."""
         found = {}
         for name, buffer in self._buffers.items():
             if name in expected:
@@ -235,7 +235,7 @@ def compare(case: Case, how: str, found: Tensors, expected: Tensors) -> Gate:
 
 
 def intact(case: Case, how: str, found: Tensors, expected: Tensors) -> Gate:
-    """Count words that were written although nobody may: as integers, whatever they would mean as numbers."""
+    """Count words that no kernel may write and that have changed: compared as integers."""
     count, first = 0, None
     for name, held in found.items():
         wrong = held != expected[name]

@@ -1,4 +1,4 @@
-"""Is this GPU ours alone, at full clocks? Asked of NVML before and after every group of samples."""
+"""Whether the GPU is free of other processes and at full clocks, by NVML before and after every group of samples."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LOCK_SECONDS = 600
 
 
 class HealthUnknown(Exception):
-    """NVML can't be asked, so no figure could be trusted."""
+    """NVML isn't available, so no figure could be trusted."""
 
 
 class GpuBusy(Exception):
@@ -102,7 +102,7 @@ class Monitor:
         return str(self._nvml.nvmlSystemGetDriverVersion())
 
     def snapshot(self) -> Snapshot:
-        """Ask now."""
+        """Query NVML now."""
         nvml, handle = self._nvml, self._handle
         try:
             pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]

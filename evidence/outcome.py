@@ -1,4 +1,4 @@
-"""What a benchmark of one workload came to, as bars, sentences and plain data."""
+"""Results of a benchmark of one workload, as bars, sentences and plain data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Bench:
     control: tuple[float, ...]
     """Samples of the control, alone."""
     against: dict[str, str] = field(default_factory=dict)
-    """What each candidate's comparison with an external control came to, by the ledger's rule."""
+    """The result of each candidate's comparison with an external control, by the ledger's rule."""
     notes: tuple[str, ...] = ()
     """What wasn't timed, and why."""
     part: str = ""

@@ -1,4 +1,4 @@
-"""What a record says of how it came about: what was compared, and with which versions of everything."""
+"""The provenance of a record: what was compared, and the versions of everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the ranks of a workload are: nowhere, all in this process on one GPU, or one in each process of a job."""
+"""Where the ranks of a workload are: none, all in this process on one GPU, or one in each process of a job."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def absence(workload: Workload, job: RankJob, *, together: bool) -> str | None:
     """Why a workload can't be run by this job, in a sentence, or None.
 
     Args:
-        together: whether each rank needs a GPU of its own, as whoever takes its time wants.
+        together: whether each rank needs a GPU of its own, as timing does.
     """
     ranks = int(str(workload.fields.get("world_size", 1)))
     if ranks in (1, job.size) or (job.size == 1 and not together):

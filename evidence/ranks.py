@@ -1,4 +1,4 @@
-"""What a sample is when several processes run it together: the time of the slowest, valid where it is everywhere.
+"""Samples of several processes that run together: the time of the slowest, valid if it is valid on every rank.
 
 All ranks must decide alike: one that takes a replay or a group more than its peers waits for them for ever.
 """
@@ -35,13 +35,13 @@ def in_job() -> bool:
 
 
 def speaks() -> bool:
-    """Whether this process prints what its job found: rank 0 does, and who has no peers."""
+    """Whether this process prints what its job found: rank 0 does, and a process alone."""
     return not in_job() or os.environ.get("RANK") == "0"
 
 
 @contextmanager
 def job() -> Iterator[RankJob]:
-    """Join the job of `torchrun`, where this process was started by it; else be one alone."""
+    """Join the job of `torchrun` if it started this process; else be a job of one rank."""
     if not in_job():
         yield RankJob(0, 1, frozenset({os.getpid()}))
         return

@@ -1,4 +1,4 @@
-"""From a workspace and the words of a command line to what is to be measured."""
+"""From a workspace and the options of a command to what is to be measured."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Drifted(Exception):
 
 
 class NoGpu(Exception):
-    """Something must run on a GPU, and there is none here."""
+    """A GPU is needed, and there is none here."""
 
 
 class NotHere(Exception):
-    """Nothing of what was asked for can be measured here."""
+    """Nothing that was selected can be measured here."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Session:
 
     @classmethod
     def open(cls, workspace: Workspace) -> Session:
-        """Load specs and dispatch module, and hold them against each other.
+        """Load specs and dispatch module, and compare them.
 
         Raises:
             Drifted: a source that the dispatch module names isn't what the spec files give, or not on disk.

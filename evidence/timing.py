@@ -20,7 +20,7 @@ MAX_WARM_UP = 20
 
 
 class Watch(Protocol):
-    """Whoever says how the GPU is: `health.Monitor`."""
+    """The source of the GPU's health: `health.Monitor`."""
 
     def snapshot(self) -> Snapshot:
         """Now."""
@@ -47,8 +47,8 @@ def paired(
 ) -> tuple[Group, ...]:
     """Groups of samples in the order A B B A and B A A B by turns, so that a drift falls on both alike.
 
-    Each group begins with a replay that isn't counted: asking NVML leaves the GPU idle for a moment, and whoever
-    came first would pay for its waking up.
+    Each group begins with a replay that isn't counted: asking NVML leaves the GPU idle for a moment, and the
+    first sample would include the time until it is busy again.
 
     A group during which the GPU wasn't ours alone or slowed down keeps its samples and says so; it is repeated
     until `pace.groups` are valid or `pace.most` were tried. With several ranks a sample is the slowest rank's.
@@ -75,7 +75,7 @@ def alone(
     pace: Pace,
     sample: Callable[[Graph[Any], int], float] = replay_ms,
 ) -> tuple[float, ...]:
-    """Samples of one entry from healthy moments only: for peers and the floor, which decide nothing."""
+    """Samples of one entry from valid groups only: for baselines and the floor, which decide nothing."""
     warm(graph, pace.replays, sample)
     samples: list[float] = []
     for _ in range(pace.most):

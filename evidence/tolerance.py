@@ -33,17 +33,17 @@ class ToleranceEvidence(Protocol):
         """FP64 with the contract's rounding points: every tensor that a candidate may store, by name, as float64."""
 
     def eager(self, workload: Workload, case: Case, given: Tensors) -> Tensors:
-        """What torch's own operations and libraries answer, by name."""
+        """The results of torch's own operations and libraries, by name."""
 
 
 class NearTruth:
     """The comparisons of one candidate: judges each, and keeps the largest distances."""
 
     def __init__(self, evidence: FamilyEvidence, workload: Workload, candidate: Candidate) -> None:
-        """Hold the bounds.
+        """Read the candidate's bounds.
 
         Raises:
-            NoEvidence: the family has nothing to hold such a candidate against.
+            NoEvidence: the family has no reference to compare such a candidate with.
             ValueError: the candidate states no bound.
         """
         if not isinstance(evidence, ToleranceEvidence):
@@ -107,5 +107,5 @@ def _note(largest: dict[str, float], name: str, found: float) -> None:
 
 
 def under_tolerance(candidate: Candidate) -> bool:
-    """Whether a candidate is held against FP64 instead of the control's bits."""
+    """Whether a candidate is compared with FP64 instead of the control's bits."""
     return candidate.contract != "exact"

@@ -1,4 +1,4 @@
-"""`kernwright verify --on cuda`: does every candidate store the control's bits on the GPU at hand?"""
+"""`kernwright verify --on cuda`: whether every candidate stores the control's bits on this machine's GPU."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Verification:
 
     @property
     def failure(self) -> str:
-        """A sentence for people; empty if it passed, or wasn't run."""
+        """A sentence for users; empty if it passed, or wasn't run."""
         if self.passed or self.skipped:
             return ""
         where = f"{self.workload}, candidate {self.candidate}, {self.arch}"
@@ -98,7 +98,7 @@ class Wanted:
 
     candidates: Sequence[str] = ()
     archs: Sequence[str] = ()
-    """Builds; one that the device doesn't take itself runs as PTX, if its PTX can be had."""
+    """Builds; one that the device doesn't take itself runs as PTX, if PTX can be made."""
     cases: Sequence[str] = ()
 
 
@@ -136,7 +136,7 @@ def verify(
 
 
 def skipped(workload: Workload, reason: str, on: str = ON_CUDA) -> Verification:
-    """What is said of a workload of which nothing is run."""
+    """The result for a workload of which nothing is run."""
     return Verification(workload.label, "", "", "", NOTHING, (), 0.0, on=on, skipped=reason)
 
 
@@ -198,8 +198,8 @@ def verify_one(
 ) -> Verification:
     """One candidate's build: the control's against the array oracle, another's against the control, or against FP64.
 
-    Where thresholds split the workload every candidate is held against the oracle, in its own part. Ranks in several
-    processes look at their own output each, and all come to the same conclusion.
+    If thresholds split the workload, every candidate is compared with the oracle, in its own part. Ranks in several
+    processes check their own output each, and all come to the same conclusion.
 
     Raises:
         LoadError: the build doesn't load; where the ranks share a GPU that doesn't hold them, that is said instead.

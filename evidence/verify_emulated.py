@@ -1,7 +1,7 @@
 """`kernwright verify --on emulator`: every candidate, executed on the CPU, against the array oracle or FP64.
 
-What a run costs is seconds, so by default a candidate gets one case of each kind of the op and all kinds of
-values for the first; its builds differ in nothing that a CPU sees, so one stands for all. What passed is
+A run takes seconds, so by default a candidate gets one case of each kind of the op, and all kinds of
+values for the first kind. Its builds are the same text for a CPU, so one represents all. What passed is
 remembered by the digests of the source and of everything that judged it.
 """
 

@@ -27,7 +27,7 @@ class Trace:
 
 
 class HyperConnection(nn.Module):
-    """One boundary: adds what the block before made of its input, and makes the input of the next."""
+    """One boundary: adds the output of the block before to the state, and computes the input of the next block."""
 
     def __init__(self, hidden: int, rank: int, kind: str) -> None:
         super().__init__()

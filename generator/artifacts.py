@@ -1,4 +1,4 @@
-"""What goes into a bundle: machine code of sources that are within their budgets, and PTX where it is asked for.
+"""What goes into a bundle: machine code of sources that are within their budgets, and PTX on request.
 
 PTX of an old architecture is for newer hardware, whose driver compiles it: so a machine whose NVRTC no longer
 serves sm_70 can still prove those kernels.
@@ -53,7 +53,7 @@ def collect(
     cache: Cache | None = None,
     on_done: Callable[[], None] = lambda: None,
 ) -> Collected:
-    """Compile the cubins of `selected`, holding them against budgets and expectations, and the jobs of `ptx`.
+    """Compile the cubins of `selected`, check their budgets and expectations, and compile the jobs of `ptx`.
 
     Args:
         selected: sources.

@@ -1,4 +1,4 @@
-"""Compiling what was generated, and holding the result against each candidate's budget and expectations."""
+"""Compiling what was generated, and checking each candidate's budget and expectations."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def builds(
 
     Raises:
         NothingSelected: an architecture or candidate that nothing was generated for.
-        ShortFormError: a workload that there isn't.
+        ShortFormError: a workload that doesn't exist.
     """
     found = [
         SourceBuild(workload, candidate, source)
@@ -113,7 +113,7 @@ def builds(
     ]
     if found and not selected:
         raise NothingSelected(
-            "no source is all of what was named: "
+            "no source matches all of the filters: "
             + "; ".join(f"{what} {listing(names)}" for what, names in _named(archs, workloads, candidates))
             + ". Name fewer things, or see `kernwright validate` for what there is"
         )
@@ -158,7 +158,7 @@ def remote_executor(address: str) -> Iterator[Executor | None]:
     """An executor on the Dask cluster at `address`; None where no address is given.
 
     Raises:
-        SchedulerMissing: Dask isn't installed here, or nobody answers at `address`.
+        SchedulerMissing: Dask isn't installed here, or no scheduler answers at `address`.
     """
     if not address:
         yield None

@@ -46,10 +46,10 @@ def dispatch_text(
     workloads: list[GeneratedWorkload],
     records: list[RecordFile],
 ) -> str:
-    """Render `dispatch.py` for what was generated and what the ledger knows about it.
+    """Render `dispatch.py` for what was generated and its records in the ledger.
 
     Raises:
-        SpecError: a record contradicts itself, with every problem; nothing may be dispatched on its word.
+        SpecError: a record contradicts itself, with every problem; dispatch must not rely on it.
     """
     families = {entry.family.name: entry.family for entry in workloads}
     functions = {entry.family.name: entry.functions for entry in workloads}

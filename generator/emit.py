@@ -15,7 +15,7 @@ from filelock import FileLock
 from .manifest import NAME, listed_files
 
 STAGING = ".staging-"
-"""Prefix of the folders that files are written to before they get their place."""
+"""Prefix of the temporary folders that files are written to before they are moved."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Emission:
 
 
 def emit(folder: Path, files: Mapping[str, str]) -> Emission:
-    """Make `folder` hold exactly `files`, as far as its manifest owns what is there.
+    """Make `folder` hold exactly `files`; only files that its manifest lists are deleted.
 
-    The manifest goes last, after what it no longer lists is gone, so that a run that was cut short is
-    repeated by the next one. Two runs at once wait for each other.
+    The manifest is written last, after the files that it no longer lists were deleted, so that the next run repeats
+    one that was interrupted. Two runs at once wait for each other.
     """
     if folder.is_dir() and not _outdated(folder, files):
         return Emission((), (), len(files))  # a folder that can't be written is fine as long as it needn't be
@@ -72,7 +72,7 @@ def write_files(folder: Path, files: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _forget_bytecode(path: Path) -> None:
-    """Drop what Python cached of a module: it tells versions apart by size and whole seconds alone."""
+    """Delete Python's cached byte code of a module: its validity check is by size and whole seconds only."""
     if path.suffix == ".py":
         for cached in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
             cached.unlink(missing_ok=True)

@@ -28,7 +28,7 @@ class TemplateBroken(ValueError):
 def make_loader(workspace: Workspace, families: dict[str, Family]) -> BaseLoader:
     """Find `<family>/...` in that family's folder and everything else in the shared templates.
 
-    A workspace's own `templates/` folder is looked at first, so that a team can replace any part.
+    A workspace's own `templates/` folder is searched first, so that a team can replace any part.
     """
     own = [workspace.templates] if workspace.templates is not None else []
     by_family = {name: FileSystemLoader(family.templates) for name, family in families.items()}

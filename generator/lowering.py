@@ -35,7 +35,7 @@ class Lowering:
     state: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     """Buffers that the kernels keep between calls, all zeros before the first."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What a family's own runtime must know of the schedule, as plain values; for one that does more than launch."""
+    """What a family's op needs of the schedule, as plain values, if it does more than launch kernels."""
     arguments: Mapping[str, str] = field(default_factory=dict)
     """Arguments that aren't one tensor: `uint32`, `uint64`, or `pointers[4]`, a struct of so many."""
     capabilities: tuple[str, ...] = ()
@@ -98,7 +98,7 @@ def family_entry(name: str, module: object, lowerings: Iterable[Lowering]) -> Fa
 
 @dataclass(frozen=True)
 class TreeShape:
-    """A reduction tree applied to a length: the numbers a kernel needs (numerics.md section 2)."""
+    """A reduction tree applied to a length: the numbers a kernel needs (docs/numerics.md#reduction-trees)."""
 
     segments: int
     lanes: int

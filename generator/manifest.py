@@ -1,4 +1,4 @@
-"""`generated/manifest.json`: what the generator wrote, so that it knows what it may delete."""
+"""`generated/manifest.json`: the files that the generator wrote and may delete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READS = (1, FORMAT)
 
 
 class ManifestInvalid(ValueError):
-    """The manifest can't be trusted; nothing is deleted on its word."""
+    """The manifest is damaged; nothing is deleted."""
 
 
 def manifest_text(files: dict[str, str], workloads: list[GeneratedWorkload]) -> str:

@@ -72,5 +72,5 @@ def _controls(entry: GeneratedWorkload, record: Record) -> set[str]:
     names = [generated.candidate.name for generated in entry.candidates]
     routes = {generated.candidate.name: generated.candidate.route for generated in entry.candidates}
     own = routes.get(record.candidate)
-    baselines = names if record.part is None else [name for name in names if routes[name] == own]
-    return {*baselines[:1], *({record.control} - set(names))}
+    of_route = names if record.part is None else [name for name in names if routes[name] == own]
+    return {*of_route[:1], *({record.control} - set(names))}

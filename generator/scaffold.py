@@ -1,4 +1,4 @@
-"""`kernwright init`: a workspace of one's own, outside of this package."""
+"""`kernwright init`: a new workspace outside of this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence: records of what was measured, the verdict they give, and what is stale.
+"""Evidence: records of what was measured, the verdict they give, and which records are stale.
 
 Records are written by commands, never by hand; a verdict is computed from samples, never typed.
 """

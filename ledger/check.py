@@ -1,4 +1,4 @@
-"""Whether records are what their samples say: nothing in the ledger is believed that can be recomputed."""
+"""Whether records agree with their samples: everything in the ledger that can be recomputed is recomputed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run finds out about one candidate: the parts of a record that are observed, none of them judged."""
+"""What a run observes of one candidate: the parts of a record without the verdict."""
 
 from __future__ import annotations
 

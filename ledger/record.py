@@ -88,7 +88,7 @@ class Record(Model):
     workload: Annotated[str, Field(pattern=LABEL, max_length=128)]
     """Label of the concrete workload, `fp16-hc4-h2560-n1-r320-tp1`."""
     part: RecordedPart | None = None
-    """What of the workload's interval it speaks of; None where all of it is one cell."""
+    """The part of the workload's interval that it covers; None where all of it is one cell."""
     candidate: Slug
     control: Slug
     """Name of what the candidate was compared with and timed against; its own for the control."""
@@ -250,7 +250,7 @@ def document(record: Record) -> dict[str, Any]:
 def seal_of(record: Record) -> str:
     """Digest of a record's canonical JSON without its seal.
 
-    It finds edits by hand and damage; whoever wants to can compute it, so it is no signature.
+    It detects edits and damage. Anyone can compute it, so it is no signature.
     """
     written = document(record)
     del written["sha256"]

@@ -1,4 +1,4 @@
-"""Records as rows: what `kernwright ledger` prints, one table for people and for programs."""
+"""Records as rows: what `kernwright ledger` prints, the same for users and programs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def rows(files: Iterable[RecordFile]) -> list[Row]:
 
 
 def markdown(files: Iterable[RecordFile]) -> str:
-    """The records as a table for a document: what was measured of whom where, and what was decided."""
+    """The records as a table for a document: what was measured, where, and the verdict."""
     title = (
         "| workload | candidate | on | control, ms | candidate, ms | of the floor | gain | verdict | why |"
     )

@@ -22,7 +22,7 @@ _ARCH = re.compile(r"sm_(\d+)(\d)(a?)")
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """How a record stands to the sources of today."""
+    """How a record relates to the sources of today."""
 
     source: bool
     """The candidate's code has changed since, or isn't known by its digest."""
@@ -38,12 +38,12 @@ def newest(files: Iterable[RecordFile], current: Sources) -> list[RecordFile]:
     """Give the records that dispatch goes by, by file name: one for each candidate and device, mostly.
 
     A source that failed exactness is out on every device until it changes, since it has the same bits
-    everywhere (numerics section 1): of a source of today that was ever found inexact, the newest such record
+    everywhere (docs/numerics.md): of a source of today that was ever found inexact, the newest such record
     of each device counts and no other record does, however much later it passed.
 
     Of any other source, for each (spec, workload, candidate, part, device) among the records of today's source,
     measured against today's control: the newest that decided, which is one that was timed; else the newest
-    that was only verified; else the newest invalid one, because a contended run unsays nothing. Where there
+    that was only verified; else the newest invalid one, because a contended run refutes nothing. Where there
     is none, the same among the records of today's source, and then among all: such a record is stale, and
     visible as such.
     """
@@ -103,7 +103,7 @@ def source_of(record: Record, candidate: str, current: Sources) -> str | None:
 
 
 def serving(archs: Iterable[str], device: str) -> str | None:
-    """The architecture whose build a device takes (design section 1); None if none serves it.
+    """The architecture whose build a device takes; None if none serves it.
 
     An exact match wins, its `a` variant first; else the same major version with the highest lower minor one.
     """

@@ -34,7 +34,7 @@ def judge(exactness: Exactness, timing: Timing | None, rule: Rule, is_control: b
 
     *admitted* if the interval lies wholly above +threshold, *rejected* if wholly below -threshold, else
     *no_difference*, also where it was only verified; *invalid* with too few valid groups, and where
-    nothing was compared. The control is no different from itself. Source: design section 9.
+    nothing was compared. The control is no different from itself. Source: docs/evidence.md#the-verdict.
     """
     if not exactness.exact:
         return _inexact(exactness)

@@ -1,4 +1,4 @@
-"""Looking at words on the device now and then, without ever waiting for it."""
+"""Reading a few words of device memory periodically, without waiting for the device."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class AsyncRecord:
     """A few int32 words that kernels write, as they were a moment ago.
 
     A call that read them itself would wait: for a copy, and where the reading stream shares a hardware queue with
-    kernels that wait for a peer, for these. So a look asks for a copy into pinned memory and takes what the one
-    before has brought.
+    kernels that wait for a peer, for these. So a read enqueues a copy into pinned memory and takes what the one
+    before has copied.
     """
 
     def __init__(self, words: torch.Tensor) -> None:
@@ -33,7 +33,7 @@ class AsyncRecord:
             self._arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def look(self) -> list[Any] | None:
-        """The words of the copy that was asked for last, if it has arrived; asks for the next one."""
+        """The words of the copy that was enqueued last, if it has arrived; enqueues the next one."""
         if self._host is None:
             words: list[Any] = self._words.tolist()
             return words
@@ -59,7 +59,7 @@ class AsyncRecord:
         return words
 
     def forget(self) -> None:
-        """Let no later look show what the words were before the work that is on the current stream by now."""
+        """Discard copies of the words that were made before the work that is on the current stream by now."""
         if self._host is not None:
             import torch
 

@@ -1,7 +1,7 @@
-"""Keys of compile caches: whoever wants graphs compiled anew when dispatch changes puts the fingerprint into them.
+"""Keys of compile caches: with the fingerprint in them, graphs are compiled anew when dispatch changes.
 
-Correctness doesn't ask for it: operators are opaque, so a graph from a cache dispatches by today's table and
-policy. What does bake a choice in is a captured CUDA graph, and what was measured with one.
+Correctness doesn't need it: operators are opaque, so a graph from a cache dispatches by today's table and
+policy. A captured CUDA graph does fix a choice, and so does what was measured with one.
 """
 
 from __future__ import annotations

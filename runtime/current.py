@@ -13,7 +13,7 @@ Allocate = Callable[[tuple[int, ...], tuple[int, ...], Any], "torch.Tensor"]
 """Shape, strides and dtype to a tensor without values, on the current device."""
 
 _torch: Any = None
-"""torch, as soon as it was asked for anything: an import statement in every call is dear."""
+"""torch, once something needed it: an import statement in every call is expensive."""
 
 
 def _load_torch() -> Any:
@@ -40,7 +40,7 @@ def current_device() -> int:
 
 
 def stream_query() -> Callable[[int], int]:
-    """`current_stream`, for those who keep it and call it often: the function of torch itself."""
+    """`current_stream` for callers that keep it and call it often: the function of torch itself."""
     query: Callable[[int], int] = (_torch or _load_torch())._C._cuda_getCurrentRawStream
     return query
 
@@ -66,19 +66,19 @@ def capturing() -> bool:
     """Whether torch's current stream is being captured into a CUDA graph."""
     torch = _torch or _load_torch()
     cuda = torch.cuda
-    # is_available() asks the driver, which is dear; where CUDA is in use already, it is available.
+    # is_available() asks the driver, which is expensive; where CUDA is in use already, it is available.
     found: bool = (cuda.is_initialized() or cuda.is_available()) and cuda.is_current_stream_capturing()
     return found
 
 
 def capture_query() -> Callable[[], bool]:
-    """Whether torch's current stream is being captured, for those who ask often, where CUDA is in use already."""
+    """As `capturing`, for callers that ask often, where CUDA is in use already."""
     query: Callable[[], bool] = (_torch or _load_torch())._C._cuda_isCurrentStreamCapturing
     return query
 
 
 def allocator(device: str) -> Allocate:
-    """The cheapest way to memory on the current device of a type, `cuda` or `cpu`."""
+    """The cheapest way to allocate on the current device of a type, `cuda` or `cpu`."""
     torch = _torch or _load_torch()
     # What torch's compiler puts into the code that it generates: a third of the cost of torch.empty.
     found: Allocate | None = getattr(torch._C._dynamo.guards, f"_empty_strided_{device}", None)

@@ -1,7 +1,7 @@
 """Devices as values, so that selection can be asked about hardware that isn't here.
 
 A CPU is a device without an architecture. Which build serves which device is decided by `serves`
-(design section 1): the exact architecture first, else the same major version with a lower minor one.
+(docs/spec_files.md): the exact architecture first, else the same major version with a lower minor one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The shortest way of a call: from tensors to the driver in one function, with what never changes bound to it.
+"""The shortest path of a call: from tensors to the driver in one function, with all constants bound to it.
 
-A call of a small kernel costs the host more than the kernel costs the GPU, so nothing is looked up, and no list is
-made, that isn't needed by this very plan: addresses go from the tensors straight into the frame.
+A call of a small kernel costs the host more than the kernel costs the GPU. So a call looks up nothing and makes no
+list that its plan doesn't need: addresses go from the tensors straight into the frame.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def direct(
         stream_of: gives the current stream of a device.
         given: how many tensors are inputs or outputs.
         alignment: bytes, a power of two up to 256, that their addresses are multiples of.
-        misaligned: raises what has to be raised for addresses that aren't.
+        misaligned: raises the error for addresses that aren't.
         made: the outputs.
         scratch: one block for all of it.
         scratch_offsets: where its parts begin, bytes.

@@ -67,7 +67,7 @@ class Dispatch:
         self.traced = traced.Namespace(self)
 
     def register(self, operator: Operator) -> None:
-        """Make an op known, so that `explain`, `plan_named` and `warm_up` can speak of it by name."""
+        """Register an op, so that `explain`, `plan_named` and `warm_up` find it by name."""
         self._operators[operator.family] = operator
 
     def operator(self, family: str) -> Operator | None:
@@ -75,7 +75,7 @@ class Dispatch:
         return self._operators.get(family)
 
     def set_aside(self, selection: Selection, reason: str) -> None:
-        """Remember that the build that was chosen doesn't load on its device: what is decided next does without."""
+        """Remember that the chosen build doesn't load on its device: later decisions leave it out."""
         chosen = selection.chosen
         assert chosen is not None
         self._unusable[chosen.build.code, chosen.arch, selection.device.index] = reason
@@ -97,7 +97,7 @@ class Dispatch:
         return self.traced.torch_ops(namespace)
 
     def publish(self, comm: Communicator, name: str | None = None) -> str:
-        """Give a communicator a name by which graphs know it; see `traced.Namespace.publish`."""
+        """Give a communicator a name for use in graphs; see `traced.Namespace.publish`."""
         return self.traced.publish(comm, name)
 
     def fingerprint(self) -> str:
@@ -156,14 +156,14 @@ class Dispatch:
                 self._unusable[chosen.build.code, chosen.arch, device.index] = str(error)
 
     def load_plan(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
-        """Load a choice for a request, whoever made it.
+        """Load a choice for a request, however it was made.
 
         Raises:
             LoadError: it doesn't load, or its CTAs don't fit on the device at once.
             NotWarm: inside a graph capture.
         """
         candidate, root = chosen.candidate, self.table.root
-        if not candidate.capabilities:  # it talks to nobody
+        if not candidate.capabilities:  # it exchanges nothing
             module = load(root, chosen.build, chosen.arch, device)
             constants, ranks, channel = request.constants, 1, None
         else:
@@ -293,7 +293,7 @@ class Dispatch:
         _member(dict(found.steps), kind, "kind", found.name)
         reason = objection(found.capabilities, work.spec, comm)
         if reason is not None:
-            raise ValueError(f"candidate {candidate} of {work.label} can't be had: {reason}")
+            raise ValueError(f"candidate {candidate} of {work.label} could not be loaded: {reason}")
         request = self._operator(work.family).request_for(_fields_at(work, at), kind)
         owner = cast("ChannelOwner | None", comm)
         alone = owner is not None and owner.local_ranks == 1

@@ -14,7 +14,7 @@ Status = Literal["ok", "missing", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     what: str
     status: Status
@@ -27,7 +27,7 @@ class Check:
 
 
 def examine() -> list[Check]:
-    """Look at everything that compiling and dispatching depend on; loads torch, not CuPy."""
+    """Check everything that compiling and dispatching depend on; loads torch, not CuPy."""
     return [_python(), *_compiler(), _cache(), *_devices()]
 
 

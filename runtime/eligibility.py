@@ -78,7 +78,7 @@ class Conditions:
 def judge(
     workload: Workload, candidate: Candidate, request: Request, given: Conditions
 ) -> Rejected | Eligible:
-    """Decide on one candidate (design section 6)."""
+    """Decide on one candidate."""
     mismatches = list(_shape_objections(workload, request, given.comm))
     if mismatches:
         return replace(mismatches[0], mismatches=len(mismatches))
@@ -212,7 +212,7 @@ def _judge_evidence(
 
 
 def _nearness(candidate: Candidate, record: RecordLine | None) -> str:
-    """How near to FP64 a candidate under a tolerance must stay, and what was measured; empty of an exact one."""
+    """How near to FP64 a candidate under a tolerance must stay, and what was measured; empty for an exact one."""
     if candidate.contract == "exact" or not candidate.tolerance:
         return ""
     bounds = ", ".join(f"{name} {bound:g}" for name, bound in candidate.tolerance.items())

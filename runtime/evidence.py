@@ -30,8 +30,8 @@ def standing(
 ) -> Standing:
     """Sort the records of `candidate` for the source of `build`.
 
-    Exactness counts wherever it was shown, because a source has the same bits on every device (numerics
-    section 1); a verdict counts on the kind of device where it was measured (design section 6). Both count for the
+    Exactness counts wherever it was shown, because a source has the same bits on every device
+    (docs/numerics.md); a verdict counts on the kind of device where it was measured. Both count for the
     part of the workload's interval that was measured, but a failure counts for all of it.
     """
     kind = device.kind
@@ -67,7 +67,7 @@ def describe(kind: DeviceKind) -> str:
 
 
 def unmeasured(found: Standing, build: Build, device: Device) -> str:
-    """Why `measured` doesn't take this build, in words."""
+    """Why policy `measured` doesn't take this build, in words."""
     if found.here is not None:
         gain = "" if found.here.gain is None else f" (gain {found.here.gain:+.1%} over the control)"
         verdict = found.here.verdict.replace("_", " ")
@@ -78,7 +78,7 @@ def unmeasured(found: Standing, build: Build, device: Device) -> str:
         )
     if found.elsewhere is not None:
         low, high = found.elsewhere
-        return f"its record on {device} speaks of {low} to {high}, another part"
+        return f"its record on {device} covers {low} to {high}, another part"
     return f"no record on {device} for this source"
 
 

@@ -1,4 +1,4 @@
-"""The contract's arithmetic in torch: the same bits as the kernels, on any device (numerics sections 1, 2).
+"""The contract's arithmetic in torch: the same bits as the kernels, on any device (docs/numerics.md).
 
 All tensors are float32 unless said otherwise. Divisions are by tensors, never by Python numbers: torch
 turns the latter into a multiplication by the reciprocal on a GPU, which rounds twice. No result depends
@@ -52,7 +52,7 @@ def fma(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
 
 
 def exp(x: torch.Tensor) -> torch.Tensor:
-    """The contract's own exponential (numerics section 1)."""
+    """The contract's own exponential (docs/numerics.md#functions)."""
     inside = (x >= _UNDERFLOW) & (x <= _OVERFLOW)
     safe = torch.where(inside, x, torch.zeros_like(x))  # so that n below is a small integer
     n = fma(safe, _like(x, _LOG2_E), _like(x, _ROUND)) - _ROUND

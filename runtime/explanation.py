@@ -1,4 +1,4 @@
-"""A selection as people and programs read it."""
+"""A selection as text for users and as JSON for programs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Launches with attributes: `cuLaunchKernelEx`, which CuPy's driver module doesn't have.
 
-The driver's library is called through `ctypes` with a configuration that is laid down once: making one of
-cuda-bindings' objects for every launch costs more than the launch.
+The driver's library is called through `ctypes` with a configuration that is filled once: making an object of
+cuda-bindings for every launch costs more than the launch.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def driver() -> Any:
         library.cuLaunchKernelEx.argtypes = (ctypes.c_void_p,) * 4
     except (OSError, AttributeError) as error:
         raise LoadError(
-            "programmatic dependent launch needs the driver of CUDA 11.8 or newer, and it can't be had here "
+            "programmatic dependent launch needs the driver of CUDA 11.8 or newer, which could not be loaded "
             f"({error}); install or update NVIDIA's driver"
         ) from error
     return library

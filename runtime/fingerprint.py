@@ -16,8 +16,8 @@ def fingerprint(
     """64 hexadecimal digits that change with anything that decides what a call runs.
 
     That is: specs, schedules, sources (by digest), records with their verdicts, the policy in force, strict mode, the
-    version of the runtime, and what ops have installed in models (`states`, JSON-able, by family). Where the table
-    lies doesn't count, and neither does the device, which callers' keys have already.
+    version of the runtime, and what ops have installed in models (`states`, JSON-able, by family). The path of
+    the table doesn't count, and neither does the device, which callers' keys have already.
     """
     import hashlib  # a millisecond or two that only those pay who ask
 

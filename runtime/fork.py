@@ -1,4 +1,4 @@
-"""Processes that were forked from one with kernels loaded: CUDA would crash or hang there, so they get a sentence."""
+"""Processes that were forked from one with kernels loaded: CUDA would crash or hang there, so calls raise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from .errors import ForkedProcess
 
 happened = False
-"""Whether this process was forked from one that had plans: its CUDA context stayed behind. Calls look at it."""
+"""Whether this process was forked from one that had plans: its CUDA context isn't valid here. Calls check it."""
 
 _plans = False
 

@@ -4,7 +4,7 @@ Launching a graph costs the host less than launching a kernel, and setting the a
 one more launch, however many they are. So several kernels are always a graph, and one kernel is a graph as long as
 its arguments stay the same. A graph belongs to one frame and one stream: launches of a graph wait for each other,
 and those on another stream shouldn't.
-`KERNWRIGHT_GRAPH_LAUNCH=0` launches kernel by kernel, as a profiler shows it that doesn't look into graphs.
+`KERNWRIGHT_GRAPH_LAUNCH=0` launches kernel by kernel, for profilers that don't look into graphs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def enabled() -> bool:
 
 
 def suits(kernels: Sequence[Kernel]) -> bool:
-    """Whether kernels can be launched as a graph here, with nothing lost.
+    """Whether kernels can be launched as a graph here without a loss.
 
     The edge of a programmatic launch doesn't reach from one graph into the next, and CTAs that wait for peers should
     begin as soon as they can.
@@ -145,7 +145,7 @@ def _check(status: int, what: str) -> None:
 
 @contextmanager
 def _beside_captures(library: Any) -> Iterator[None]:
-    """Let this thread make or end a graph while somebody captures: that isn't part of what is captured."""
+    """Let this thread make or end a graph during a capture; neither becomes part of the capture."""
     mode = ctypes.c_int(RELAXED)
     library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
     try:
@@ -155,7 +155,7 @@ def _beside_captures(library: Any) -> Iterator[None]:
 
 
 def _destroy(library: Any, graph: ctypes.c_void_p, ready: ctypes.c_void_p) -> None:
-    """Give the graph back, whenever the garbage collector runs; the driver keeps what is in flight until it ended."""
+    """Destroy the graph when it is garbage-collected; the driver keeps launches in flight until they have ended."""
     if not fork.happened:
         with _beside_captures(library):
             library.cuGraphExecDestroy(ready)

@@ -1,4 +1,4 @@
-"""Launching: kernels whose arguments have fixed places, so that a call writes numbers and calls the driver.
+"""Launching kernels whose arguments have fixed addresses, so that a call writes numbers and calls the driver.
 
 CuPy's own launcher packs every argument anew, several microseconds a kernel; here the arguments of all kernels of
 a call lie in one block of memory, one slot a value, and the driver is told once where each kernel's are.
@@ -31,7 +31,7 @@ class Module(Protocol):
     """Loaded machine code."""
 
     def launcher(self, kernel: Kernel) -> Launcher:
-        """A function that launches `kernel`; nothing of it has to be looked up again.
+        """A function that launches `kernel` without further look-ups.
 
         Every frame asks for its own, so a launcher may keep memory that one call at a time writes to.
 
@@ -68,7 +68,7 @@ class CudaModule:
         except LoadError:
             raise
         except Exception as error:  # CuPy's and the driver's classes have no common base of their own
-            raise LoadError(f"kernel {kernel.symbol} can't be had: {error}") from error
+            raise LoadError(f"could not load kernel {kernel.symbol}: {error}") from error
         if kernel.programmatic:
             return extended_launcher(pointer, kernel)
         geometry = (*kernel.grid, *kernel.block, kernel.shared_bytes)
@@ -163,7 +163,7 @@ class ArgumentBlock:
             self._seen = (stream, now)  # a graph of one kernel is worth it for what comes again
             return False
         graph = self.graphs.get(stream)
-        if graph is None and len(self.graphs) >= MOST_GRAPHS:  # streams come and go, and nobody says when
+        if graph is None and len(self.graphs) >= MOST_GRAPHS:  # streams come and go without notice
             return False
         try:
             (graph or self._graph_on(stream)).launch(now, stream)
@@ -188,7 +188,7 @@ class LaunchSequence:
     arguments before a launch returns.
 
     Attributes:
-        frames: those that nobody is using.
+        frames: those that no call is using.
         as_graph: whether frames can be launched as graphs.
     """
 
@@ -210,7 +210,7 @@ class LaunchSequence:
             constants: arguments that never change, as the bytes that the kernels take.
 
         Raises:
-            LoadError: a kernel isn't in the module, or takes what nobody gives.
+            LoadError: a kernel isn't in the module, or takes an argument that isn't given.
         """
         self._constants = dict(constants or {})
         self._slots = {name: 8 * index for index, name in enumerate(values)}
@@ -256,7 +256,7 @@ class LaunchSequence:
 
 
 def launch_again(frame: ArgumentBlock, stream: int, error: Exception) -> None:
-    """Launch what failed for want of a context; that was the first kernel.
+    """Launch again what failed because the thread had no context; that was the first kernel.
 
     Raises:
         Exception: `error`, which says that something else failed.

@@ -50,7 +50,7 @@ def load(root: Path, build: Build, arch: str, device: Device) -> Module:
     """The module of `build` for `arch` on `device`; loaded on the first call, and then kept.
 
     A build for another architecture than the device's goes as PTX through the driver's own compiler: so
-    sm_70 kernels are checked on newer hardware (design section 5).
+    sm_70 kernels are checked on newer hardware.
 
     Raises:
         NotWarm: it isn't loaded yet and torch's current stream is capturing a CUDA graph.

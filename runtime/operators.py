@@ -39,11 +39,11 @@ class TorchOperator:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A namespace that is taken, by whom, and what keeps it."""
+    """A namespace that is taken, its owner, and the object that keeps it."""
 
     table: Table
     library: Any
-    """The `torch.library.Library`: with it the operators go."""
+    """The `torch.library.Library`; the operators live as long as it does."""
 
 
 _registered: dict[str, Registered] = {}

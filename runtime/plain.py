@@ -23,7 +23,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def is_traced(value: object) -> bool:
     """Whether it is a tensor that stands for something else: a FakeTensor claims a device, and has no memory.
 
-    Such a tensor goes to the operators of torch, which know what to do with it.
+    Such a tensor goes to the operators of torch, which handle it.
     """
     import torch
 
@@ -33,7 +33,7 @@ def is_traced(value: object) -> bool:
 
 
 def described(value: object) -> str:
-    """`a Tensor`, `an int`, `a tuple of 3`: for sentences about arguments."""
+    """`a Tensor`, `an int`, `a tuple of 3`: for messages about arguments."""
     name = type(value).__name__
     article = "an" if name[0] in "aeiouAEIOU" else "a"
     return f"{article} {name}" + (f" of {len(value)}" if isinstance(value, tuple | list) else "")

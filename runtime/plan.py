@@ -106,12 +106,12 @@ class Plan:
             constants: arguments that aren't tensors, as the bytes that kernels take.
             ranks: that share the launches; with several, tensors that kernels take for every rank carry the rank
                 as their first dimension, as scratch and state do, and the grids have it along y.
-            channel: where the kernels talk to peers: its error record is looked at now and then, and its calls are
+            channel: where the kernels talk to peers: its error record is read periodically, and its calls are
                 serialised where the stream changes.
             record: what CTAs that wait for each other leave in the state `record`.
 
         Raises:
-            LoadError: the module lacks a kernel, a kernel takes a buffer that nobody provides, or its CTAs wait
+            LoadError: the module lacks a kernel, a kernel takes a buffer that isn't provided, or its CTAs wait
                 for each other and don't fit on the device at once.
             ForkedProcess: the process was forked from one that had plans.
         """
@@ -152,7 +152,7 @@ class Plan:
         )
         self._state_kind = StateKind(candidate.name, device.index or 0, self._state_bytes, record_at, record)
         self.serve: Serve = self._step_by_step
-        """What a call of the plan does; whoever calls often keeps it."""
+        """The function that a call of the plan runs; frequent callers keep it."""
         if self._index is not None and not self._structs:
             self.serve = self._direct(self._index)
 
@@ -243,15 +243,15 @@ class Plan:
             self._launch([tensors[buffer.name].data_ptr() for buffer in self.buffers])
 
     def prepare(self) -> None:
-        """Make the state of torch's current stream, and spares for streams that are first seen in a capture."""
+        """Make the state of torch's current stream, and preallocate state for streams first seen in a capture."""
         if self._state_bytes and self._index is not None:
             self._state_of(current_stream(self._index))
             self._state_kind.preallocate()
 
     def check(self) -> None:
-        """Look whether kernels whose CTAs wait for each other gave up, in calls that have ended; waits for a copy.
+        """Raise if kernels whose CTAs wait for each other gave up, in calls that have ended; waits for a copy.
 
-        A call does so now and then by itself, without waiting, for calls before it on its stream.
+        Calls check this periodically, without waiting, for the calls before them on their stream.
 
         Raises:
             CtasApart: they did.
@@ -261,7 +261,7 @@ class Plan:
                 state.record.check()
 
     def reset(self) -> None:
-        """Make all state as new, that of captured graphs too; waits until the device is idle."""
+        """Reset all state, that of captured graphs too; waits until the device is idle."""
         import torch
 
         if self._index is None or not self._state:
@@ -285,7 +285,7 @@ class Plan:
         )
 
     def _launch(self, pointers: list[int]) -> None:
-        """On the plan's device, which is the current one."""
+        """Call with the plan's device as the current one."""
         if self._structs:
             pointers = self._spread(pointers)
         if self._index is None:  # the emulator's, whose calls end when they return
@@ -306,8 +306,8 @@ class Plan:
                 state = self._state_kind.take_preallocated()
                 if state is None:
                     raise NotWarm(
-                        f"candidate {self.candidate.name} keeps state for every stream, and no spare is left for the "
-                        "one that is being captured; call warm_up() or the op before the capture"
+                        f"candidate {self.candidate.name} keeps state for every stream, and no preallocated state "
+                        "is left for the one that is being captured; call warm_up() or the op before the capture"
                     )
                 self._state[stream] = state
             _captured[id(state)] = state

@@ -1,6 +1,6 @@
 """Ranges that a profiler shows, one a call, where `KERNWRIGHT_NVTX=1`.
 
-Whether there are ranges is settled when a call is decided: without them nothing is asked on later calls.
+Whether there are ranges is settled when a call is decided: without them, later calls check nothing.
 """
 
 from __future__ import annotations

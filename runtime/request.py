@@ -50,7 +50,7 @@ def pointers(argument: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call, reduced to what selection looks at."""
+    """One call, reduced to what selection depends on."""
 
     family: str
     kind: str
@@ -82,7 +82,7 @@ class Operator(Protocol):
         """The family's name."""
 
     def request_for(self, fields: Mapping[str, FieldValue], kind: str) -> Request:
-        """The request that a perfectly laid out call of the shape `fields` would make.
+        """The request of a call of the shape `fields` with contiguous, aligned tensors.
 
         Raises:
             ValueError: the fields or the kind aren't the family's.

@@ -59,7 +59,7 @@ class Resolved:
         served = "torch" if plan is None else plan.candidate.name
         label = f"kernwright {request.family} {request.kind} {request.label} {served}"
         self.serve: Runner = ranged(reference if plan is None else plan.serve, label)
-        """The call for those who keep the kind's inputs, and its outputs or None, in sequences of their own. It is
+        """The call for callers that keep the kind's inputs, and its outputs or None, in sequences of their own. It is
         the cheapest, because nothing is picked or arranged, and Python calls a function quicker than an object;
         `dispatch.stats()` doesn't count it."""
         self.request, self.selection, self.plan = request, selection, plan

@@ -79,7 +79,7 @@ def select(
     exact: bool = False,
     unusable: Unusable = _NOTHING_UNUSABLE,
 ) -> Selection:
-    """Decide which candidate serves `request` (design section 6); pure, so devices may be imagined.
+    """Decide which candidate serves `request`; pure, so devices may be imagined.
 
     Order: candidates admitted on this kind of device by measured gain; under policy `verified` the other
     verified ones in file order; the control; the torch reference.

@@ -1,4 +1,4 @@
-"""State that kernels keep between the calls of one stream, and spares for streams first seen inside a capture."""
+"""State that kernels keep between calls of one stream; some is preallocated for streams first seen in a capture."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class StateKind:
         return State(memory, WaitRecord(memory, self.record_at, self.candidate, self.record))
 
     def preallocate(self) -> None:
-        """Make what is missing of the spares; a capture begins with a synchronisation, so they are zero then."""
+        """Preallocate what is missing; a capture begins with a synchronisation, so the states are zero then."""
         kept = _preallocated.setdefault(self, [])
         while len(kept) < SPARES:
             kept.append(self.make())
 
     def take_preallocated(self) -> State | None:
-        """A spare, if there is one."""
+        """A preallocated state, if there is one."""
         try:
             return _preallocated[self].pop()
         except (KeyError, IndexError):

@@ -1,4 +1,4 @@
-"""What graphs know of a dispatch module: a namespace of operators, and names of communicators.
+"""How graphs refer to a dispatch module: a namespace of operators, and names of communicators.
 
 Nothing here loads torch before operators are asked for.
 """
@@ -71,7 +71,7 @@ class Namespace:
         return self._dispatch.operator(family)
 
     def publish(self, comm: Communicator, name: str | None = None) -> str:
-        """Give a communicator a name by which graphs know it.
+        """Give a communicator a name for use in graphs.
 
         Args:
             comm: kept by its owner; the name dies with it.
@@ -111,7 +111,7 @@ class Namespace:
 
 
 def graph_name(comm: Any) -> str:
-    """The name by which graphs know a communicator.
+    """A communicator's name in graphs.
 
     Raises:
         ValueError: it has none.

@@ -1,4 +1,4 @@
-"""Memory that outlives the call that makes it: never from a pool that somebody directs this thread's allocations to.
+"""Memory that outlives the call that allocates it: never from a pool that this thread's allocations are directed to.
 
 `torch.compile(mode="reduce-overhead")` runs a step once with all of its allocations in the pool of the graph to come,
 and refuses the graph if anything but the step's outputs is alive then; `torch.cuda.use_mem_pool` directs them, too.

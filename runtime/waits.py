@@ -1,7 +1,7 @@
-"""The error record of kernels whose CTAs wait for each other: looked at now and then, read and cleared on request.
+"""The error record of kernels whose CTAs wait for each other: polled by calls, read and cleared on request.
 
 Such a kernel gives up after a while, because another kernel may keep some of its CTAs off the GPU. Its outputs are
-then NaN, and the record in the plan's state says who waited for what; until it is cleared, nobody waits any more.
+then NaN, and the record in the plan's state says which CTA waited for what; until it is cleared, no CTA waits again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 RECORD = "record"
 """Name of the state that kernels write it to."""
 LOOK_SECONDS = 0.05
-"""A call looks at most so often."""
+"""Least time between two reads of the record by calls."""
 
 
 class WaitRecord:
@@ -36,7 +36,7 @@ class WaitRecord:
         self._record = AsyncRecord(state[offset:end].view(torch.int32))
 
     def poll(self) -> None:
-        """Look whether a call before this one gave up, without waiting for anything; not while capturing.
+        """Raise if a call before this one gave up, without waiting for anything; not while capturing.
 
         Raises:
             CtasApart: one did.
@@ -47,7 +47,7 @@ class WaitRecord:
             self._raise(self._record.look() or [0] * len(self._layout.fields))
 
     def check(self) -> None:
-        """Look what the kernels that have ended by now left; waits for a copy.
+        """Read what the kernels that have ended by now left; waits for a copy.
 
         Raises:
             CtasApart: one gave up.
@@ -55,7 +55,7 @@ class WaitRecord:
         self._raise(self._record.read())
 
     def forget(self) -> None:
-        """Let no later look show what the record was before it was cleared."""
+        """Discard copies of the record that were made before it was cleared."""
         self._record.forget()
 
     def _raise(self, words: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""What happens in a process that ought to be warm: for tests, and for whoever suspects that it isn't.
+"""Events that a warm process shouldn't have (compiling, loading, deciding): for tests and diagnosis.
 
 with watch() as events:
     serve()
@@ -34,7 +34,7 @@ def watch() -> Iterator[list[str]]:
 
 
 def note(event: str) -> None:
-    """Tell everybody who is watching."""
+    """Report an event to all watchers."""
     for events in _watching:
         events.append(event)
 

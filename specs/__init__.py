@@ -1,4 +1,4 @@
-"""What is asked for: spec files, checked; the families that there are; JSON Schema for editors.
+"""Spec files: models, reading with checks, the known families, JSON Schema for editors.
 
 Importing this loads neither torch nor CuPy nor Jinja; tomlkit is loaded when a spec is written back.
 """

@@ -1,4 +1,4 @@
-"""What is wrong with a spec file, as values: where, which key, and one sentence a person can act on."""
+"""Problems of a spec file as values: the line, the key, and one sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def shown(value: object) -> str:
 
 
 def listing(names: Iterable[object], last: str = "and") -> str:
-    """Join names into prose: `a, b and c`."""
+    """Join names into a phrase: `a, b and c`."""
     words = [str(name) for name in names]
     if len(words) < 2:
         return "".join(words)
@@ -83,7 +83,7 @@ class Problem:
     line: int | None
     """Line in the file, counted from 1; None where no line is to blame (a missing or unreadable file)."""
     key: str
-    """Key path as people write it (`candidate[1].ctas`); empty for the file as a whole."""
+    """Key path as in messages (`candidate[1].ctas`); empty for the file as a whole."""
     message: str
     """A sentence: what was found, what is allowed, what to do."""
 

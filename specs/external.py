@@ -1,4 +1,4 @@
-"""Route `external`: a team's own kernel, so that people compare with what they run today."""
+"""Route `external`: a team's own kernel, to compare with."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class External(CandidateSpec):
 
 
 def _escape(source: str) -> str | None:
-    """Say why a path might leave the spec file's folder; None if it stays inside as far as its text tells."""
+    """Say why a path might leave the spec file's folder; None if it stays inside as far as the path itself shows."""
     path = PurePosixPath(source)
     if path.is_absolute() or ".." in path.parts or not source.isprintable() or set(source) & {"\\", ":"}:
         return (

@@ -1,4 +1,4 @@
-"""Which families there are, and where the parts of each stand.
+"""The known families, and where the parts of each are.
 
 A family is a package with the modules `spec`, `lowering`, `op` and `evidence`. The built-in ones are the folders of
 `families/`, with their kernels in `templates/<name>/`; adding one touches no list. Families of users are found by

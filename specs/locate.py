@@ -1,4 +1,4 @@
-"""On which line of a TOML text a key stands. `tomllib` doesn't tell; this is read only to report errors.
+"""On which line of a TOML text a key stands. `tomllib` doesn't say; this is used only to report errors.
 
 The text is known to be valid TOML, so the scanner only has to find keys and skip values.
 """

@@ -1,4 +1,4 @@
-"""Schedule options of matrix-vector kernels, as every route that has such kernels offers them."""
+"""Schedule options of matrix-vector kernels, shared by all routes that have such kernels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MatrixOptions(Model):
     """Rows that a CTA works on at once. Default: one row a team."""
 
     def over(self, flat: MatrixOptions) -> dict[str, Any]:
-        """Give these options, those of `flat` standing in where nothing is stated here."""
+        """Give these options; what isn't stated here comes from `flat`."""
         own, general = _options(self), _options(flat)
         return {name: general[name] if own[name] is None else own[name] for name in own}
 
@@ -35,7 +35,7 @@ def _options(source: MatrixOptions) -> dict[str, Any]:
 def tiling_findings(
     tilings: Mapping[str, Callable[[], RowTiling]], tables: Mapping[str, MatrixOptions | None]
 ) -> Iterator[Finding]:
-    """Find options that no tiling can have.
+    """Find options that fit no tiling.
 
     Args:
         tilings: makes the tiling of a kernel, by the kernel's name.

@@ -1,4 +1,4 @@
-"""Pydantic's complaints in the words of a spec file: what was found, what is allowed, the nearest name."""
+"""Pydantic's errors in the terms of a spec file: what was found, what is allowed, the nearest name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .errors import Finding, KeyPath, RuleError, listing, nearest, shown
 
 
 def findings_of(error: ValidationError, root: type[Model], data: Mapping[str, Any]) -> list[Finding]:
-    """Translate all complaints about `data`, which didn't fit the model `root`."""
+    """Translate all errors of validating `data` by the model `root`."""
     return [finding for detail in error.errors() for finding in _translate(detail, root, data)]
 
 

@@ -26,7 +26,7 @@ class SpecFile:
 
 
 def load_spec(path: Path, workspace: Workspace | None = None) -> SpecFile:
-    """Read one spec file; without a workspace, that of its folder knows the families.
+    """Read one spec file; by default the families are those of the workspace of its folder.
 
     Raises:
         SpecError: with every problem of the file.

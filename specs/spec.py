@@ -185,7 +185,7 @@ class Spec(Model):
     """How it may be computed; the first is the control."""
 
     EXACT_CONTROL: ClassVar[bool] = True
-    """Whether the control must be exact; not where it is a library's GEMM, whose bits nobody states."""
+    """Whether the control must be exact; not if it is a library's GEMM, whose bits aren't specified."""
 
     @property
     def candidates(self) -> tuple[CandidateSpec, ...]:
@@ -194,7 +194,7 @@ class Spec(Model):
 
     @property
     def control(self) -> CandidateSpec:
-        """The candidate that the others must prove themselves against."""
+        """The candidate that the others are compared with."""
         return self.candidate[0]
 
     def workloads(self) -> tuple[WorkloadSpec, ...]:

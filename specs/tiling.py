@@ -1,7 +1,7 @@
 """How the rows of a matrix-vector product spread over CTAs and threads: pure arithmetic.
 
 Validation and the generator both use it, so that what was accepted is what gets generated.
-A tiling is a schedule: it decides who computes a row and when, never the tree that the row is reduced by.
+A tiling is a schedule: it decides which threads compute a row and when, never the tree that reduces the row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading a TOML file that people wrote: every way it can be broken is a sentence."""
+"""Reading a hand-written TOML file: every way in which it can be broken has a message of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLAINER: dict[str, str] = {
     "Cannot overwrite a value": "a key is given twice",
     "Cannot mutate immutable namespace": "a table is given twice",
 }
-"""What tomllib means, where its words aren't those of someone who writes a file."""
+"""What tomllib's messages mean to the author of a file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Reduction trees: the order in which a dot product is added up (numerics contract, section 2)."""
+"""Reduction trees: the order in which a dot product is added up (docs/numerics.md#reduction-trees)."""
 
 from __future__ import annotations
 

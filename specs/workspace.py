@@ -1,4 +1,4 @@
-"""Where spec files, templates and output stand: a folder with `kernwright.toml`, or the shipped library."""
+"""Where spec files, templates and output are: a folder with `kernwright.toml`, or the shipped library."""
 
 from __future__ import annotations
 

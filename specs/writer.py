@@ -46,7 +46,7 @@ def put(
     values: Mapping[str, object],
     workspace: Workspace | None = None,
 ) -> SpecFile:
-    """Set values in the table of a list that a few of its own values find, or append one, and write the file.
+    """Set values in the table of a list that has the values of `where`, or append one, and write the file.
 
     Args:
         path: the spec file.

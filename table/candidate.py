@@ -30,7 +30,7 @@ class Candidate:
     state: Mapping[str, tuple[tuple[int, ...], str]] = field(default_factory=dict)
     """Shape and dtype of the buffers that kernels keep between calls; all zeros before the first one."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What the family's op must know of the schedule beside its kernels, as plain values."""
+    """What the family's op needs of the schedule besides its kernels, as plain values."""
     arguments: Mapping[str, str] = field(default_factory=dict)
     """Arguments that aren't one tensor, by name: `uint32`, `uint64`, or `pointers[4]`, a struct of so many."""
     tolerance: Mapping[str, float] = field(default_factory=dict)

@@ -17,8 +17,8 @@ def aligned(size: int) -> int:
 
 def laid_out(parts: Mapping[str, int]) -> tuple[dict[str, int], int]:
     """Give where each part begins, and the size of all, in bytes, for the parts' sizes in their order."""
-    begin, places = 0, {}
+    begin, offsets = 0, {}
     for part, size in parts.items():
-        places[part] = begin
+        offsets[part] = begin
         begin += aligned(size)
-    return places, begin
+    return offsets, begin

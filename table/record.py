@@ -35,6 +35,6 @@ class RecordLine:
     source: str
     """The record's file name in the ledger."""
     part: tuple[int, int] | None = None
-    """The part of the workload's interval that it speaks of, inclusive; None where all of it is one cell."""
+    """The part of the workload's interval that it covers, inclusive; None where all of it is one cell."""
     distances: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
     """Relative L2 from FP64 of each tensor, and torch eager's own; of a candidate under a tolerance."""

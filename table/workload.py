@@ -17,7 +17,7 @@ FieldValue = str | int | float | tuple[int, int]
 """A workload field: a plain value, or an inclusive interval of integers (the one dynamic dimension)."""
 
 Tree = tuple[int, int, int]
-"""A reduction tree: segments, lanes, chunk (numerics contract, section 2)."""
+"""A reduction tree: segments, lanes, chunk (docs/numerics.md#reduction-trees)."""
 
 
 def low_end(value: FieldValue) -> FieldValue:
@@ -71,7 +71,7 @@ class Workload:
 
     @property
     def control(self) -> Candidate:
-        """The candidate that the others must prove themselves against."""
+        """The control: the candidate that the others are compared with."""
         return self.candidates[0]
 
     @property

@@ -156,7 +156,7 @@ def measure(root: Path, also: dict[str, list[str]]) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """Print the figures for people."""
+    """Print the figures for a reader."""
     for family, its in found["families"].items():
         print(f"{family}: {its['files']} files, {its['lines']} lines, {its['test_files']} files of tests")
         print(f"  in {len(its['folders'])} folders: {', '.join(its['folders'])}")

@@ -1,4 +1,4 @@
-"""What the oracle's one text needs to run on NumPy and on CuPy alike: the library an array belongs to."""
+"""What the oracle's single implementation needs to run on NumPy and on CuPy: the library of an array."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Bits: TypeAlias = NDArray[np.uint16]
 def namespace(*arrays: object) -> ModuleType:
     """`cupy` if any of the arrays is CuPy's, else `numpy`.
 
-    CuPy is never imported here: whoever holds a CuPy array has imported it.
+    CuPy is never imported here: the caller that holds a CuPy array has imported it.
     """
     cupy = sys.modules.get("cupy")
     if cupy is not None and any(isinstance(array, cupy.ndarray) for array in arrays):

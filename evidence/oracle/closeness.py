@@ -1,4 +1,4 @@
-"""How near a stored tensor is to FP64 (numerics.md section 4), and which of its values lie outside the bounds.
+"""How near a stored tensor is to FP64 (docs/numerics.md), and which of its values lie outside the bounds.
 
 FP64 has the contract's rounding points, so that a rounding that both sides make isn't counted as a distance: what is
 left is what the order and the width of sums change, and what that changes behind the next rounding.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Bounds:
-    """At least one is stated; all that are must hold."""
+    """The bounds of a tolerance. At least one is stated; all that are stated must hold."""
 
     atol: float | None = None
     """Largest absolute error of an element."""
@@ -27,7 +27,7 @@ class Bounds:
 
     @classmethod
     def of(cls, tolerance: Mapping[str, float]) -> Bounds:
-        """As a dispatch table states them.
+        """Read bounds as a dispatch table states them.
 
         Raises:
             ValueError: none is stated.

@@ -1,4 +1,4 @@
-"""Storage dtypes as bit patterns: load, round, compare, hash (numerics.md sections 1 and 5).
+"""Storage dtypes as bit patterns: load, round, compare, hash (docs/numerics.md#instructions).
 
 bfloat16 has no NumPy or CuPy dtype, so every stored tensor is a uint16 array of bits.
 """

@@ -1,4 +1,4 @@
-"""A correctly rounded float32 FMA for arrays (numerics.md section 5), without an FMA instruction.
+"""A correctly rounded float32 FMA for arrays (docs/numerics.md#oracles), without an FMA instruction.
 
 The product of two float32 is exact in float64. Its sum with a float32 is rounded to 53 bits and then
 to 24: twice, which differs from rounding once only where the first rounding lands exactly on a midpoint

@@ -1,4 +1,4 @@
-"""The reduction trees of numerics.md section 2, for any `[segments, lanes, chunk]` and any batch shape."""
+"""The reduction trees of docs/numerics.md, for any `[segments, lanes, chunk]` and any batch shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people run today for an all-reduce: NCCL, and PyTorch's one-shot and two-shot ops in symmetric memory.
+"""Baselines of the all-reduce: NCCL, and PyTorch's one-shot and two-shot ops in symmetric memory.
 
 Each works on copies of the chain's payloads, in memory of the kind that it wants. NCCL and two-shot reduce in place,
 as their callers do; `restore` writes their inputs again.
@@ -38,12 +38,12 @@ class OnCopies:
         empty: Callable[[torch.Tensor], torch.Tensor],
         reduce: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
-        """Copy every distinct payload as often as calls use it: a call in place spoils its own copy alone.
+        """Copy every distinct payload as often as calls use it: a call in place overwrites its own copy only.
 
         Args:
             chain: whose payloads.
             empty: memory for a payload like the one given.
-            reduce: the peer; gives the sum, which may be what it was given.
+            reduce: the baseline; gives the sum, which may be the tensor that it was given.
         """
         self._given = chain.inputs
         self._copies = [empty(tensor) for tensor in chain.inputs]

@@ -1,4 +1,4 @@
-"""The all-reduce as evidence: payloads astride every threshold, values of every kind, channels that wrap."""
+"""Evidence of the all-reduce: payloads around every threshold, values of every kind, channels that wrap."""
 
 from __future__ import annotations
 
@@ -87,10 +87,10 @@ class AllReduce:
 
     def after_call(self, workload: Workload, call: int, words: Any) -> None:
         """Epochs and flags of that call, and in the packets of either parity the tags of its newest call."""
-        places, ranks = workload.channel, _ranks(workload)
-        words[:, places["epochs"] // 4 : places["tickets"] // 4] = _signed(call)
-        words[:, places["flags"] // 4 : places["packets"] // 4] = _signed(call)
-        begin, half = places["packets"] // 4, ranks * places["packet"] // 4
+        offsets, ranks = workload.channel, _ranks(workload)
+        words[:, offsets["epochs"] // 4 : offsets["tickets"] // 4] = _signed(call)
+        words[:, offsets["flags"] // 4 : offsets["packets"] // 4] = _signed(call)
+        begin, half = offsets["packets"] // 4, ranks * offsets["packet"] // 4
         for parity in (0, 1):
             newest = call if call % 2 == parity else call - 1
             tags = slice(begin + parity * half + 1, begin + (parity + 1) * half, 2)

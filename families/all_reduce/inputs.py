@@ -1,4 +1,4 @@
-"""Inputs in a channel that producers write to, and what is known of them until they are reduced."""
+"""Inputs in a channel that producers write to, and their bookkeeping until they are reduced."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class Inputs:
 
     def _slot(self, size: int, comm: ChannelOwner, name: str) -> tuple[int, torch.Tensor]:
         channel = comm.channel(name)
-        places = channel.plan.places
-        capacity, begin = places["capacity"], places["inputs"]
+        offsets = channel.plan.offsets
+        capacity, begin = offsets["capacity"], offsets["inputs"]
         if size > capacity:
             raise ValueError(
                 f"the outputs have {size} bytes; channel {name} holds {capacity}: acquire less, raise "
                 "payload_bytes.max of the spec, or call all_reduce on tensors of your own"
             )
-        slots = (places["size"] - begin) // capacity
+        slots = (offsets["size"] - begin) // capacity
         taken = {entry.slot for entry in self._acquired.values() if entry.channel == name}
         free = [slot for slot in range(slots) if slot not in taken]
         if not free:

@@ -45,7 +45,7 @@ MAX_RESOLVED = 4096
 
 @dataclass(frozen=True, slots=True)
 class ResolvedSum:
-    """Who serves calls of one size."""
+    """What serves calls of one size."""
 
     tally: Tally
     plan: Plan | None
@@ -66,7 +66,7 @@ class Op:
     family = FAMILY
 
     def __init__(self, dispatch: Dispatch) -> None:
-        """Bind, and make the op known to `dispatch`."""
+        """Bind, and register the op with `dispatch`."""
         self._dispatch = dispatch
         self._known: weakref.WeakKeyDictionary[ChannelOwner, Known] = weakref.WeakKeyDictionary()
         dispatch.register(self)
@@ -148,9 +148,9 @@ class Op:
         check_comm(comm)
         size = sum(math.prod(shape) for shape in shapes) * dtype.itemsize
         capacities = {
-            name: places["capacity"]
+            name: offsets["capacity"]
             for name in comm.channels
-            if "inputs" in (places := comm.channel(name).plan.places)
+            if "inputs" in (offsets := comm.channel(name).plan.offsets)
         }
         if channel is not None and channel not in capacities and capacities:
             raise ValueError(
@@ -244,7 +244,7 @@ class Op:
         return self.reduce(kind, given, comm, out, channel, exact, policy)
 
     def communicator(self, name: str) -> Any:
-        """The communicator that graphs know by `name`.
+        """The communicator that has `name` in graphs.
 
         Raises:
             ValueError: it isn't known here.
@@ -281,7 +281,7 @@ class Op:
         exact: bool = False,
         policy: str | None = None,
     ) -> torch.Tensor:
-        """The op itself, for calls that nobody traces; see `__call__`."""
+        """The op itself, for calls that aren't traced; see `__call__`."""
         tensor, numel = given[0], given[0].numel()
         check_comm(comm)
         self.refuse_grad(given)
@@ -442,7 +442,10 @@ class Op:
                 "all contributions gathered by torch.distributed and added in rank order",
             )
         else:
-            contract, note = "tolerance", "torch.distributed.all_reduce, whose order of adding nobody states"
+            contract, note = (
+                "tolerance",
+                "torch.distributed.all_reduce, whose order of adding isn't specified",
+            )
         return request_of(kind, numel, dtype, comm.world_size, comm.local_ranks, contract, note, slot)
 
     def _inputs_of(self, comm: ChannelOwner) -> Inputs:

@@ -94,7 +94,7 @@ def traced(
     exact: bool,
     policy: str | None,
 ) -> torch.Tensor:
-    """The op's call as a call of its operator, for whoever traces.
+    """The op's call as a call of its operator, for traced calls.
 
     Args:
         key: of the dispatch module.

@@ -1,4 +1,4 @@
-"""All-reduce, bit for bit (numerics.md section 2): FP32, in rank order from rank 0's value, one rounding.
+"""All-reduce, bit for bit (docs/numerics.md): FP32, in rank order from rank 0's value, one rounding.
 
 Tensors are bit patterns: uint16 for float16 and bfloat16, uint32 for float32; NumPy's or CuPy's.
 """

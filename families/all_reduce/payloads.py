@@ -1,4 +1,4 @@
-"""What ranks contribute to an all-reduce: seeded values of every kind, different on every rank (numerics, section 5).
+"""What ranks contribute to an all-reduce: seeded values of every kind, different on every rank.
 
 All of it is made of Philox words by integer operations, as `inputs`; float32 is a storage dtype here.
 """
@@ -64,13 +64,13 @@ def payloads(
 
     - `normal`: normal-like, scaled by a power of two of its own from 2**-3 to 2**4;
     - `cancelling`: normal, but two ranks of each element hold values that cancel and are so large that FP32 loses
-      what was added before: 16-bit values that are alike add up exactly, these show in which order;
-    - `large`: +-[1/4, 1) of the largest exponent: sums overflow, in an order that decides what comes of it;
+      what was added before: 16-bit values of like size add up exactly, these show the order of the sum;
+    - `large`: +-[1/4, 1) of the largest exponent: sums overflow, in an order that decides the result;
     - `subnormal`: random subnormals; `signed_zero`: +0.0 and -0.0;
     - `nonfinite`: normal, but every third value is Inf, -Inf or NaN;
     - `ties`: rank 0's `inputs` are +-[1, 2), those of the others, and all `addends`, are an odd number of half units
       of the last place or zero, so that sums lie halfway between two values of the dtype;
-    - `mixed`: all of these, one after the other: what one element holds is nothing to its neighbours.
+    - `mixed`: all of these, one after the other: no element depends on its neighbours.
 
     Raises:
         ValueError: another kind or dtype, or a seed out of range.

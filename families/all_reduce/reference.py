@@ -9,7 +9,7 @@ import torch.distributed as distributed
 
 
 def in_rank_order(contributions: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The sum in FP32, from rank 0's value on, rounded once (numerics, section 2)."""
+    """The sum in FP32, from rank 0's value on, rounded once (docs/numerics.md)."""
     dtype = contributions[0].dtype
     single = dtype in (torch.float16, torch.bfloat16, torch.float32)
     total = contributions[0].float() if single else contributions[0].clone()

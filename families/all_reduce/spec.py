@@ -1,6 +1,6 @@
-"""Family `all_reduce`: the sum of all ranks' payloads in symmetric memory (all-reduce text, sections 1 to 3).
+"""Family `all_reduce`: the sum of all ranks' payloads in symmetric memory (docs/all_reduce.md).
 
-All routes give the same bits on every rank; they differ in who moves what, and in how ranks wait for each other.
+All routes give the same bits on every rank; they differ in the rank that moves the data, and in how ranks wait.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Collective(CandidateSpec):
     word_bytes: Literal[8, 16] = 16
     """Bytes of a word as it is loaded, or pushed to a peer."""
     loads_in_flight: Annotated[Count, Field(le=MAX_LOADS)] = 8
-    """Words that a thread asks for before it uses the first, those of all ranks counted."""
+    """Words that a thread loads before it uses the first, those of all ranks counted."""
 
     KERNELS: ClassVar[tuple[str, ...]] = ("symmetric", "staged", "sum2")
 
@@ -71,7 +71,7 @@ class Collective(CandidateSpec):
 
 
 class TaggedWords(Collective):
-    """Every rank pushes its payload to all peers, each 4 bytes with their epoch; nobody waits at a barrier."""
+    """Every rank pushes its payload to all peers, each 4 bytes with their epoch; there is no barrier."""
 
     route: Literal["tagged_words"]
 

@@ -1,4 +1,4 @@
-"""Which route serves which payload: thresholds by device, world size and dtype (all-reduce text, section 2)."""
+"""Which route serves which payload: thresholds by device, world size and dtype (docs/all_reduce.md)."""
 
 from __future__ import annotations
 

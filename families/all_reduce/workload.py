@@ -1,4 +1,4 @@
-"""What an `all_reduce` spec asks for: payloads and ranks (family text, sections 1 and 2), and their channel."""
+"""The workload of an `all_reduce` spec: payloads and ranks, and their channel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MAX_PAYLOAD = 2**29
 
 
 class AllReduceWorkload(WorkloadSpec):
-    """The sum over all ranks of payloads of one size, in FP32, in rank order, rounded once (numerics, section 2)."""
+    """The sum over all ranks of payloads of one size, in FP32, in rank order, rounded once (docs/numerics.md)."""
 
     world_sizes: Annotated[
         tuple[WorldSizes, ...],
@@ -117,13 +117,13 @@ class AllReduceWorkload(WorkloadSpec):
 class ChannelLayout:
     """Where the parts of a rank's channel begin, bytes. It follows from the workload: all candidates share it.
 
-    A new channel is all zeros; epoch 0 is never used, so that zero means "nobody has written".
+    A new channel is all zeros; epoch 0 is never used, so that zero means "not written yet".
     """
 
     epochs: int
     """Epoch of the last call, for each CTA of a grid; this rank's alone."""
     tickets: int
-    """Calls that are running, for each CTA of a grid: more than one, and two streams use the channel at once."""
+    """Calls that are running, for each CTA of a grid; if there are several, two streams use the channel at once."""
     record: int
     """The first failure of this rank; its first word is 0 as long as there is none."""
     flags: int
@@ -158,8 +158,8 @@ class ChannelLayout:
             "scratch": _whole_words(-(-capacity // ranks)),
             "inputs": INPUT_SLOTS * capacity,
         }
-        places, size = laid_out(parts)
-        return cls(**places, capacity=capacity, packet=packet, size=size)
+        offsets, size = laid_out(parts)
+        return cls(**offsets, capacity=capacity, packet=packet, size=size)
 
 
 def _whole_words(size: int) -> int:

@@ -1,4 +1,4 @@
-"""Reading a hyper-connection call: its shape out of its tensors, or a sentence about what is wrong."""
+"""Reading a hyper-connection call: its shape from its tensors, or an error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read(
     *,
     real: bool = True,
 ) -> BoundaryShape:
-    """The shape of a call (contract of the family, sections 1 and 2).
+    """The shape of a call (docs/hyper_connection.md).
 
     Args:
         table: decides the number of branches where the tensors don't.
@@ -74,7 +74,7 @@ def read(
         raise ValueError(
             f"residual has shape {tuple(residual.shape)}; it must be [tokens, branches * hidden]"
         )
-    # Tokens may stay a symbol of whoever traces; int() makes numbers of all other sizes.
+    # Tokens may stay a symbol of the tracer; int() makes numbers of all other sizes.
     tokens, state = residual.shape[0], int(residual.shape[1])
     up_weight, norm = given.get("up_weight"), given.get("norm_weight")
     if up_weight is not None and up_weight.ndim != 2:
@@ -287,7 +287,7 @@ def _branches_of_table(table: Table, state: int, low_rank: int) -> int:
 
 
 def _check_shapes(shape: BoundaryShape, kind: str, given: Mapping[str, torch.Tensor]) -> None:
-    # norm_weight is told apart by its element count (section 1), so [HC, H] is as good as [HC * H].
+    # norm_weight is told apart by its element count, so [HC, H] is as good as [HC * H].
     for buffer in shape.signature(kind).inputs:
         tensor = given[buffer.name]
         fits = (

@@ -1,6 +1,6 @@
-"""What people run today for a hyper-connection boundary: torch eager, torch.compile, three Triton kernels.
+"""Baselines of a hyper-connection boundary: torch eager, torch.compile, three Triton kernels.
 
-All compute the same function with the same rounding points, in the order of sums that each library likes. A
+All compute the same function with the same rounding points, in each library's own order of sums. A
 boundary takes residual, block, injection, norm, down and up weight and gives x, block_input and injection_out. The
 Triton kernels are for one token.
 """
@@ -68,7 +68,7 @@ def compiled(boundary: Call) -> Call:
 
 
 def fastest_triton(shape: OracleShape, chain: Chain) -> Call:
-    """Three Triton kernels at the tile sizes that are fastest here: a peer at its best."""
+    """Three Triton kernels at the tile sizes that are fastest here."""
     from .baselines_triton import boundary
 
     rows_in_all = shape.down_rows("boundary")

@@ -1,4 +1,4 @@
-"""A decoder's hyper-connections in order: what stands between its blocks, for people who port a model.
+"""A decoder's hyper-connections in order: the boundaries between its blocks, for porting a model.
 
     chain = dispatch.hyper_connection.chain(layers, final)
     x = chain.begin(state)          # [N, HC * H] to the first block's input
@@ -6,7 +6,7 @@
         x = chain.step(block(x))
     y = chain.end(blocks[-1](x))    # the final mixer's output, [N, H]
 
-Of a model with 48 layers that is a first boundary, 95 boundaries, and the final mixer.
+For a model with 48 layers that is a first boundary, 95 boundaries, and the final mixer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HyperConnectionChain:
         """Hold the weights of the boundaries in order, and of the final mixer.
 
         Args:
-            op: the op, which decides on every call who serves it.
+            op: the op, which decides on every call what serves it.
             layers: one for each boundary: two a decoder layer.
             final: of the final mixer, whose down weight has R rows; None where the model has none.
             options: what every call gets: `eps`, `branches`, `comm`, `exact`, `policy`.

@@ -1,4 +1,4 @@
-"""The channel of the tensor-parallel hyper-connection routes: where its parts lie (family text, section 4).
+"""The channel of the tensor-parallel hyper-connection routes: where its parts lie (docs/hyper_connection.md).
 
 It follows from the workload alone, so that all candidates of a spec share one, whatever their route; it is memory
 of its own, apart from any all-reduce channel. New parts are appended, so that the offsets of older ones stay.
@@ -97,7 +97,7 @@ class HyperConnectionChannel:
         """All of them, in the order of their numbers."""
         return (self.down, self.gates, self.outputs, self.fused)
 
-    def places(self) -> dict[str, int]:
+    def offsets(self) -> dict[str, int]:
         """Give where the parts begin, and the size of all, bytes: what a communicator needs to know."""
         exchanges = {"down": self.down, "gates": self.gates, "outputs": self.outputs, "fused": self.fused}
         return {

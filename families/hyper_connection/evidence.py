@@ -26,7 +26,7 @@ BOUNDARIES = 96
 """Of a token: 48 layers, attention and MLP."""
 
 MANY = 16
-"""Tokens beyond which the oracle's answers are spared."""
+"""Tokens beyond which fewer cases are compared with the oracle, whose answers take long."""
 
 SEEDS = {"boundary": (1, 2), "first": (3,), "combine": (4,), "final": (5,)}
 
@@ -63,7 +63,7 @@ def reference_shape(workload: Workload, case: Case) -> ReferenceShape:
 
 
 class HyperConnection:
-    """See `evidence.evidence.FamilyEvidence`."""
+    """See `evidence.family_evidence.FamilyEvidence`."""
 
     def cases(self, workload: Workload) -> Iterator[Case]:
         """Every kind of values for every kind of boundary; twice for the one that 95 of 96 are.

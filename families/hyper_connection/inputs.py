@@ -1,4 +1,4 @@
-"""Seeded inputs made of Philox words by integer operations (numerics.md section 5): the same everywhere.
+"""Seeded inputs made of Philox words by integer operations (docs/numerics.md#inputs): the same everywhere.
 
 A normal-like value is the sum of four uniform 16-bit integers, centred and scaled by a power of two
 (standard deviation 1.1547, range -4 to 4), then rounded to the storage dtype.
@@ -62,7 +62,7 @@ def weights(shape: OracleShape, seed: int, kind: Kind = "boundary", xp: ModuleTy
     """`down_weight` [R + HC + pad, HC*H] (final: [R, HC*H]) and `up_weight` [HC*H, R], as bits.
 
     Scaled by powers of two so that normal inputs give d / HC and the gates an order of 1. Padding rows hold
-    values like any other, so that a kernel which reads them as results is found out.
+    values like any other, so that a kernel which reads them as results is detected.
     """
     down = (shape.down_rows(kind), shape.width)
     up = (shape.width, shape.low_rank)

@@ -1,8 +1,8 @@
-"""The short way of a call that was decided before: does each tensor lie as the one that it was decided for?
+"""The short path of a call that was decided before: whether its tensors are laid out as those of the decided call.
 
-Deciding reads a call's shapes in a dictionary of facts, ten microseconds. Comparing them one by one costs two;
-torch's compiler has a function that compares all of them in a third of one, which is asked first. What isn't compared
-is an address: a plan looks at those itself.
+Reading a call's shapes for a decision takes ten microseconds, and comparing them one by one two. A function of
+torch's compiler compares all of them in a third of a microsecond, so it is called first. Addresses aren't compared
+here: the plan checks them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ a process that changes between the two would do so at every call."""
 
 
 class Recorded:
-    """Tensors whose like is recognised by one call of torch's; a pass is certain, a failure isn't.
+    """Recognises tensors like the recorded ones by one call of torch; a match is certain, a mismatch isn't.
 
     It passes where type, dispatch keys, dtype, device, sizes and strides are the same, and none requires a gradient
     where gradients are enabled.
@@ -106,7 +106,7 @@ class KnownCall:
         self._apart: set[tuple[int, ...]] = set()
 
     def fits(self, arguments: Sequence[Maybe], out: Sequence[Maybe] | None) -> bool:
-        """Whether a call is one of those; where it isn't, it has to be read.
+        """Whether a call is like the recorded one; if not, its arguments must be read.
 
         Raises:
             TypeError: something isn't a tensor.
@@ -142,7 +142,7 @@ class KnownCall:
         return addresses in self._apart or self._are_apart(addresses)
 
     def _are_apart(self, addresses: tuple[int, ...]) -> bool:
-        """Whether no two of the tensors overlap in memory, which is more than is asked for."""
+        """Whether no two of the tensors overlap in memory, a stronger condition than needed."""
         end = 0
         for start, size in sorted(zip(addresses, self._nbytes, strict=True)):
             if start < end:

@@ -1,6 +1,6 @@
 """A chain of hyper-connection boundaries with distinct weights, as a decode step runs it, and its answer.
 
-One text for NumPy and CuPy: on a GPU the array oracle answers 96 boundaries of the real shape in seconds.
+One implementation for NumPy and CuPy: on a GPU the array oracle answers 96 boundaries of the real shape in seconds.
 """
 
 from __future__ import annotations

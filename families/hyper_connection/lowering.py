@@ -42,7 +42,7 @@ def lower(workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:
     assert isinstance(workload, HyperConnectionWorkload)
     lowering = _lower_route(workload, candidate)
     # The channel is the workload's: candidates that need none have it as well.
-    channel = HyperConnectionChannel.of(workload).places() if shards(workload) else {}
+    channel = HyperConnectionChannel.of(workload).offsets() if shards(workload) else {}
     return replace(lowering, channel=channel)
 
 

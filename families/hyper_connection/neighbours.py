@@ -1,8 +1,8 @@
-"""What stands in front of a boundary on its stream: what such a kernel must do, and whether both fit an SM.
+"""The kernel in front of a boundary on its stream: what it must do, and whether both fit on an SM.
 
 A boundary of route `one_kernel` or `two_kernels` fetches its weights while the kernel in front of it runs, if that
-lets it: by an instruction, a carveout, and room on every SM (docs/hopper.md). The instruction stands in the kernel's
-own text. The carveout is set by `share_sm`, and `coresidency` computes from the driver's attributes whether there
+kernel allows it: by an instruction, a carveout, and room on every SM (docs/hopper.md). The instruction is in that
+kernel's text. The carveout is set by `share_sm`, and `coresidency` computes from the driver's attributes if there
 is room.
 """
 
@@ -65,7 +65,7 @@ class Multiprocessor:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """A kernel as an SM sees it."""
+    """What a kernel takes of an SM."""
 
     name: str
     ctas: int
@@ -139,7 +139,7 @@ class Coresidency:
 
 
 def share_sm(function: Any) -> None:
-    """Let a neighbour's SMs be set up as a boundary's are, so that neither waits for the other to leave.
+    """Give a neighbour the shared-memory carveout of a boundary, so that neither waits for the other to end.
 
     Args:
         function: CuPy's function or RawKernel, or a CUfunction's address; on the current device.

@@ -3,8 +3,8 @@
     (x, block_input, injection_out) = hyper_connection(
         residual, block, injection, norm_weight, down_weight, up_weight, kind="boundary", eps=1e-6)
 
-Shapes, kinds and arithmetic: contract of the family, sections 1 and 2. How many tokens a call has is
-looked at here, inside the op, on every call: a caller that baked it in at prefill would never decode fast.
+Shapes, kinds and arithmetic: docs/hyper_connection.md. The number of tokens is
+read here, inside the op, on every call: a caller that fixed it at prefill would never decode fast.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Op:
     family = FAMILY
 
     def __init__(self, dispatch: Dispatch) -> None:
-        """Bind, and make the op known to `dispatch`."""
+        """Bind, and register the op with `dispatch`."""
         self._dispatch = dispatch
         self._resolved: dict[tuple[object, ...], Resolved] = {}
         self._known: dict[tuple[object, ...], KnownCall] = {}
@@ -128,7 +128,7 @@ class Op:
         policy: str | None,
         out: Sequence[Maybe] | None,
     ) -> Result:
-        """The op itself, for calls that nobody traces; see `__call__`."""
+        """The op itself, for calls that aren't traced; see `__call__`."""
         in_force = policies.override() if policy is None else policy
         key: tuple[object, ...] | None
         try:
@@ -163,7 +163,7 @@ class Op:
         policy: str | None,
         out: Sequence[Maybe] | None,
     ) -> Resolved:
-        """What serves a call, decided once for all calls whose tensors lie alike."""
+        """What serves a call, decided once for all calls whose tensors have the same layout."""
         import torch
 
         try:
@@ -203,7 +203,7 @@ class Op:
         return self._dispatch.table
 
     def communicator(self, name: str | None) -> Communicator | None:
-        """The communicator that graphs know by `name`; None for None.
+        """The communicator that has `name` in graphs; None for None.
 
         Raises:
             ValueError: it isn't known here.

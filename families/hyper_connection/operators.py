@@ -131,7 +131,7 @@ def traced(
     policy: str | None,
     out: Sequence[Maybe] | None,
 ) -> tuple[Maybe, Maybe, Maybe]:
-    """The op's call as a call of its operator, for whoever traces; results as the op gives them.
+    """The op's call as a call of its operator, for traced calls; results as the op gives them.
 
     Args:
         key: of the dispatch module.

@@ -1,6 +1,6 @@
-"""One hyper-connection boundary, bit for bit (hyper_connection.md section 2, trees of numerics.md section 2).
+"""One hyper-connection boundary, bit for bit (docs/hyper_connection.md, trees of docs/numerics.md).
 
-Written from the specification alone: this is what kernels, reference and emulator are held against.
+Written from the specification alone: kernels, reference and emulator are compared with it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _ROW_MULTIPLE = 16
 
 @dataclass(frozen=True, slots=True)
 class OracleShape:
-    """Everything that fixes the right answer of a boundary but the tensors (hyper_connection.md section 1).
+    """Everything besides the tensors that fixes the right answer of a boundary (docs/hyper_connection.md).
 
     Raises:
         ValueError: for an unknown dtype, a size below 1 or a tree that doesn't fit its length.

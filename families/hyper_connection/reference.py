@@ -1,4 +1,4 @@
-"""One hyper-connection boundary in torch (contract of the family, section 2).
+"""One hyper-connection boundary in torch (docs/hyper_connection.md).
 
 `exact` follows the workload's reduction trees and gives the kernels' bits. `approximate` keeps the rounding
 points and leaves the sums to torch and its GEMM library: contract "tolerance", for many tokens.
@@ -22,7 +22,7 @@ BLOCK_ELEMENTS = 1 << 22
 
 
 class Reference:
-    """Both, with a plan's face: inputs and outputs of a kind in the signature's order."""
+    """Both, with the interface of a plan: inputs and outputs of a kind in the signature's order."""
 
     def __init__(self, shape: BoundaryShape, kind: str, trees: Mapping[str, Tree]) -> None:
         """Hold the shape; trees are followed up to 16 tokens."""

@@ -112,7 +112,7 @@ class BoundaryShape:
         return f"{DTYPE_SHORT[self.dtype]}-{size}-tp{self.world_size}"
 
     def request(self, kind: str, trees: ChosenTrees, problems: tuple[str, ...] = ()) -> Request:
-        """What selection looks at."""
+        """The request for selection."""
         contract: Contract = "exact" if self.tokens <= EXACT_TOKENS else "tolerance"
         library = f"torch with library GEMMs, because {self.tokens} tokens are more than {EXACT_TOKENS}"
         return Request(
@@ -140,7 +140,7 @@ def trees_for(table: Table, shape: BoundaryShape, kind: str) -> ChosenTrees:
     """The trees of the table's workload of this shape, else the defaults.
 
     A workload that has the shape but other tokens, or another dtype, world size, norm or eps is second choice: its
-    trees are legal, and more likely to be what a later spec states than the defaults of numerics section 2.
+    trees are legal, and more likely to be what a later spec states than the defaults.
     """
     if kind == "combine":
         return ChosenTrees({}, "no sums")
@@ -165,7 +165,7 @@ def _has(served: FieldValue, value: FieldValue) -> bool:
 
 
 def default_trees(shape: BoundaryShape) -> dict[str, Tree]:
-    """The defaults of numerics section 2; where a chunk doesn't divide its length, chunks of one element."""
+    """The defaults of docs/spec_files.md; where a chunk doesn't divide its length, chunks of one element."""
     chunk = 8 if shape.hidden % 8 == 0 else 1
     lanes = _lanes(shape.hidden // chunk)
     return {

@@ -1,4 +1,4 @@
-"""Family `hyper_connection`: one hyper-connection boundary of a decoder (family text, sections 1 to 3).
+"""Family `hyper_connection`: one hyper-connection boundary of a decoder (docs/hyper_connection.md).
 
 The workload is a batch of N tokens with `branches` residual branches of `hidden` elements, mixed through a
 gate of rank `low_rank`. All routes compute the same bits; they differ in what a rank computes and exchanges.
@@ -117,7 +117,7 @@ class Replicated(MatrixRoute):
 
 
 class Sharded(MatrixRoute):
-    """Routes that split the rows over the ranks and exchange packets (family text, section 4)."""
+    """Routes that split the rows over the ranks and exchange packets."""
 
     packed_down: Flag = False
     """Store the rank's down rows packed, in the order that its threads read them."""

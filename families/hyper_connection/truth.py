@@ -1,4 +1,4 @@
-"""The mathematical function in FP64 with torch, with or without rounding (numerics.md section 5).
+"""The mathematical function in FP64 with torch, with or without rounding (docs/numerics.md#oracles).
 
 It shows how far the contract is from the truth.
 
@@ -22,7 +22,7 @@ Round = Callable[["torch.Tensor"], "torch.Tensor"]
 def boundary(
     shape: OracleShape, tensors: Mapping[str, torch.Tensor], kind: Kind = "boundary", *, rounded: bool = True
 ) -> dict[str, torch.Tensor]:
-    """The tensors of `oracle.hyper_connection.boundary` in FP64, by FP64 arithmetic.
+    """The tensors of `oracle.boundary` in FP64, by FP64 arithmetic.
 
     Args:
         shape: sizes, dtype and eps; the trees don't matter.

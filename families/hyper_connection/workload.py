@@ -1,4 +1,4 @@
-"""What a `hyper_connection` spec asks for: shape, dtype and trees of a boundary (family text, section 1)."""
+"""The workload of a `hyper_connection` spec: shape, dtype and trees of a boundary."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from ...table import FieldValue
 DTypes = Literal["float16", "bfloat16"]
 
 SMALLEST_NORMAL = 2.0**-126
-"""Of FP32: an eps below it would lose bits, or vanish."""
+"""Of FP32: a smaller eps would lose bits, or become zero."""
 
 
 class Trees(Model):
-    """Reduction trees `[segments, lanes, chunk]`; what isn't stated has the default of numerics section 2."""
+    """Reduction trees `[segments, lanes, chunk]`; what isn't stated has the default of docs/spec_files.md."""
 
     norm: TreeList | None = None
     """Sum of squares of one branch, K = hidden."""
@@ -40,7 +40,7 @@ class Trees(Model):
 
 
 class HyperConnectionWorkload(WorkloadSpec):
-    """Shape and contract of a boundary (family text, section 1)."""
+    """Shape and contract of a boundary."""
 
     dtypes: Annotated[
         tuple[DTypes, ...],
@@ -97,7 +97,7 @@ class HyperConnectionWorkload(WorkloadSpec):
         }
 
     def trees(self) -> dict[str, TreeSpec]:
-        """Give the trees of `norm`, `down` and `up`; defaults as in numerics section 2."""
+        """Give the trees of `norm`, `down` and `up`; what isn't stated has its default."""
         lanes = default_lanes(self.hidden // 8)
         return {
             "norm": self.tree.norm or TreeSpec(1, lanes, 8),

@@ -1,4 +1,4 @@
-"""How calls of `linear_all_reduce` are decided: by the table and its records, or as somebody forces it."""
+"""How calls of `linear_all_reduce` are decided: by the table and its records, or by a forced schedule."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Terms:
 
 
 class Deciding:
-    """What the op knows of its dispatch table."""
+    """The decisions of the op by its dispatch table."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         """Bind."""
@@ -78,14 +78,14 @@ class Deciding:
         if terms.exact:
             raise NotExact(
                 f"exact=True was asked for, and {FAMILY} {shape.label} is a library's GEMM on every route, whose "
-                "order of adding nobody states; pass exact=False"
+                "order of adding isn't specified; pass exact=False"
             )
         return decision, self._dispatch.statistics.tally(selection)
 
     def _settle(
         self, request: Request, device: Device, policy: Policy, comm: Any, exact: bool = False
     ) -> tuple[Selection, GroupDecision]:
-        """Decide and load; a build that doesn't load is set aside with its reason, and it decides again."""
+        """Decide and load; if a build doesn't load, note the reason and decide again without it."""
         while True:
             selection = self._dispatch.select(request, device, policy, comm, exact)
             try:
@@ -149,7 +149,7 @@ class Deciding:
     def _admitted(
         self, weight: torch.Tensor, quantisation: str, comm: Any, policy: str | None
     ) -> tuple[dict[str, str], str]:
-        """By cell, what serves it where that isn't the plain path; and why there is nothing, if so."""
+        """What serves each cell that doesn't take the plain path; if there is none, why."""
         found: dict[str, str] = {}
         reason = "the dispatch table has no workload of its shape"
         width, k = weight.shape

@@ -88,8 +88,8 @@ class LinearLayout:
             "scratch": (-(-payload // ranks) // WORD + 1) * WORD,
             "partials": payload + MAX_SLICES * WORD,  # every slice begins at a whole word
         }
-        places, size = laid_out(parts)
-        return cls(**places, size=size)
+        offsets, size = laid_out(parts)
+        return cls(**offsets, size=size)
 
 
 def lower(workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Installed:
-    """What `state` tells of an installation."""
+    """What `state` says about an installation."""
 
     world_size: int
     layers: tuple[str, ...]
@@ -48,7 +48,7 @@ class Op(Deciding):
     family = FAMILY
 
     def __init__(self, dispatch: Dispatch) -> None:
-        """Bind, and make the op known to `dispatch`."""
+        """Bind, and register the op with `dispatch`."""
         super().__init__(dispatch)
         self._groups: dict[Terms, tuple[str, LayerGroup]] = {}
         self._installed: list[tuple[Installation, Installed]] = []
@@ -104,7 +104,7 @@ class Op(Deciding):
         return result
 
     def group(self, terms: Terms) -> tuple[str, LayerGroup]:
-        """The layer group of these terms, and the name by which graphs know it; made on the first call."""
+        """The layer group of these terms, and its name in graphs; made on the first call."""
         found = self._groups.get(terms)
         if found is None:
             from .overlap.group import LayerGroup
@@ -133,7 +133,7 @@ class Op(Deciding):
     ) -> Installation:
         """Route the model's row-parallel layers through the op where some schedule is admitted for them.
 
-        Layers are known by their attributes (`runtime.linear.install`). Call it on every rank, before the model is
+        Layers are recognised by their attributes (`overlap.install`). Call it on every rank, before the model is
         compiled or captured.
 
         Returns:

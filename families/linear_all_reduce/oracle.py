@@ -1,7 +1,7 @@
-"""FP8 per-token quantisation, bit for bit (family text `linear_all_reduce`, section 2).
+"""FP8 per-token quantisation, bit for bit (docs/linear_all_reduce.md).
 
 `scale = max(amax / 448, 1 / (448 * 512))` in FP32; `q = e4m3(clamp(x / scale, +-448))`, nearest even. Codes are
-found by looking through the 127 values of E4M3, not by arithmetic on bits.
+found by a search through the 127 values of E4M3, not by arithmetic on bits.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class LinearShape:
         return f"{dtype}-w{self.width}-k{self.k}-m{self.m}-tp{self.world_size}"
 
     def request(self) -> Request:
-        """What selection looks at."""
+        """The request for selection."""
         x = Buffer("x", (self.m, self.k), self.dtype)
         weight = Buffer("weight", (self.width, self.k), self.dtype)
         result = Buffer("result", (self.m, self.width), self.dtype)

@@ -1,4 +1,4 @@
-"""Family `linear_all_reduce`: a row-parallel linear whose all-reduce hides behind its GEMM (family text).
+"""Family `linear_all_reduce`: a row-parallel linear whose all-reduce hides behind its GEMM.
 
 Routes say who moves and adds what the ranks contribute, and whether that happens slice by slice. `serial` is the
 control: the plain linear, then the group's own all-reduce. It is what runs wherever nothing was measured.
@@ -42,7 +42,7 @@ GEMM_OF = {"none": "torch", "fp8_per_token": "scaled_mm"}
 
 
 class Linear(CandidateSpec):
-    """What all routes share: the GEMM, which is a library's, so that no contract pins its bits down."""
+    """What all routes share: the GEMM, which is a library's, so that its bits aren't specified."""
 
     contract: Literal["exact", "tolerance"] = "tolerance"
     """Always "tolerance": the order in which a library GEMM adds isn't stated anywhere, and changes with M."""
@@ -70,7 +70,7 @@ class Linear(CandidateSpec):
     def _own_problems(self) -> Iterator[Finding]:
         yield from super()._own_problems()
         if self.contract == "exact":
-            message = 'found "exact"; a library GEMM adds in an order that nobody states: drop this key.'
+            message = 'found "exact"; a library GEMM adds in an unspecified order: drop this key.'
             yield Finding(("contract",), message)
 
 
@@ -108,7 +108,7 @@ class Pulling(Grid):
     """A reduction whose CTAs read from peers."""
 
     loads_in_flight: Annotated[Count, Field(le=MAX_LOADS)] = 8
-    """Words of 16 bytes that a thread asks for before it uses the first: a few CTAs must fill a link."""
+    """Words of 16 bytes that a thread loads before it uses the first: a few CTAs must fill a link."""
     KERNELS: ClassVar[tuple[str, ...]] = ("quantise", "reduce")
 
     def schedule(self) -> ScheduleValues:
@@ -130,7 +130,7 @@ class Sliced(Linear):
     min_m: Count = 1
     """M from which on the schedule is worth considering; it isn't generated for cells that end below."""
     free_sms: Annotated[Size, Field(le=128)] = 0
-    """SMs that the GEMM is asked to leave free (cuBLASLt's SM count target)."""
+    """SMs that the GEMM should leave free (cuBLASLt's SM count target)."""
 
     def weights(self) -> tuple[int, ...]:
         """Give the slices' relative sizes; equal ones for a count."""

@@ -1,4 +1,4 @@
-"""What a `linear_all_reduce` spec asks for: the shape on one rank, rows by cell, quantisation (family text)."""
+"""The workload of a `linear_all_reduce` spec: the shape on one rank, rows by cell, quantisation."""
 
 from __future__ import annotations
 

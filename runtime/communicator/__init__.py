@@ -44,7 +44,7 @@ class Communicator(Protocol):
 
 @dataclass(frozen=True)
 class Imagined:
-    """A communicator that isn't there and owns one channel: for questions about shapes, as `fake` devices are."""
+    """A stand-in for a communicator that owns one channel: for questions about shapes, as `fake` devices are."""
 
     channel: str
     world_size: int

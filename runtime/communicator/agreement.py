@@ -1,4 +1,4 @@
-"""What ranks must agree on before they share memory, found out in one exchange.
+"""What ranks must agree on before they share memory, checked in one exchange.
 
 Every rank sees what all ranks said, so all come to the same conclusion: the same error, or the same fallback.
 """
@@ -79,7 +79,7 @@ def exchange(mine: Statement, group: torch.distributed.ProcessGroup | None) -> l
 
 
 def agree(statements: Sequence[Statement]) -> None:
-    """Hold the ranks' statements against each other.
+    """Compare the ranks' statements with each other.
 
     Raises:
         Disagreement: naming what differs, and which ranks have what.
@@ -94,7 +94,7 @@ def agree(statements: Sequence[Statement]) -> None:
         plans = [entry.channels[index] for entry in statements]
         what = f"channel {plan.name}"
         _same(f"the size of {what}", [f"{p.size} bytes" for p in plans])
-        _same(f"the layout of {what}", [str(sorted(p.places.items())) for p in plans])
+        _same(f"the layout of {what}", [str(sorted(p.offsets.items())) for p in plans])
         _same(f"the spec of {what}", [f"sources {p.sources[:12]}" for p in plans])
 
 

@@ -21,7 +21,7 @@ RECORD_WORDS = 8
 """32-bit words of a rank's error record, the first of which counts its failures."""
 
 CHECK_SECONDS = 0.05
-"""A call looks at the error record at most so often, and sees it as it was at the look before."""
+"""Least time between two reads of the error record by calls; a call sees the record as the read before found it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ChannelPlan:
 
     name: str
     """The spec's."""
-    places: Mapping[str, int]
+    offsets: Mapping[str, int]
     """Where its parts begin, and sizes, bytes."""
     capabilities: frozenset[str]
     """What its candidates ask of the communicator."""
@@ -42,7 +42,7 @@ class ChannelPlan:
     @property
     def size(self) -> int:
         """Bytes of a rank's memory."""
-        return self.places["size"]
+        return self.offsets["size"]
 
 
 def channel_plans(table: Table, world_size: int, specs: Iterable[str] | None = None) -> list[ChannelPlan]:
@@ -72,7 +72,9 @@ def channel_plans(table: Table, world_size: int, specs: Iterable[str] | None = N
             waits = table.family(work.family).waits
             found[work.spec] = ChannelPlan(work.spec, work.channel, needed, sources, waits)
     if specs is None:
-        return [plan for plan in found.values() if not plan.places.get("on_request") or plan.name in admitted]
+        return [
+            plan for plan in found.values() if not plan.offsets.get("on_request") or plan.name in admitted
+        ]
     unknown = [name for name in specs if name not in found]
     if unknown:
         raise ValueError(
@@ -108,7 +110,7 @@ class Channel:
         self.closed = False
         self._checked = time.monotonic()
         self._stream: int | None = None
-        begin = plan.places["record"]
+        begin = plan.offsets["record"]
         self._record = AsyncRecord(memory[:, begin : begin + 4 * RECORD_WORDS].view(torch.int32))
 
     @property
@@ -188,13 +190,13 @@ class Channel:
         self._stream = stream
 
     def clear(self) -> None:
-        """Make all of this process's memory of the channel as new; nobody may be using it."""
+        """Reset all of this process's memory of the channel; no call may be using it."""
         self.memory.zero_()
         self._record.forget()
         self._stream = None
 
     def close(self) -> None:
-        """Give the memory back; calls that still know the channel raise from now on."""
+        """Free the memory; calls that still use the channel raise from now on."""
         self.closed = True
         self._record.end()
         self._close()

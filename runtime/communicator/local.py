@@ -72,7 +72,7 @@ class LocalCommunicator(ChannelOwner):
         self.generation += 1
 
     def _settle(self) -> None:
-        """Wait for the device: other streams know nothing of what the current one has zeroed."""
+        """Wait for the device: other streams aren't ordered behind the current one, which has zeroed the memory."""
         import torch
 
         if self.device.type == "cuda":

@@ -40,7 +40,7 @@ class ChannelOwner(ABC):
     group: torch.distributed.ProcessGroup | None = None
     generation: int = 0
     torch_name: str | None = None
-    """By which graphs know it; `publish` of the dispatch module gives it."""
+    """The communicator's name in graphs; `publish` of the dispatch module gives it."""
 
     def __init__(self) -> None:
         """Begin without a channel."""
@@ -79,7 +79,7 @@ class ChannelOwner(ABC):
         return load(root, build, arch, device)
 
     def check(self) -> None:
-        """Look at all channels' error records; waits for a small copy, not for kernels.
+        """Read all channels' error records; waits for a small copy, not for kernels.
 
         Raises:
             PeerTimeout: a peer didn't come to a call.

@@ -1,4 +1,4 @@
-"""A communicator of which one channel is asked for by name."""
+"""A view of a communicator that shows one channel, chosen by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .owner import ChannelOwner
 
 
 class SingleChannel:
-    """A communicator as if it had one channel: what a caller gets who names it."""
+    """A communicator as if it had one channel: what a caller gets that names the channel."""
 
     def __init__(self, comm: ChannelOwner, channel: str) -> None:
         """Hide all other channels."""

@@ -182,10 +182,10 @@ def test_a_failing_schedule_is_status_1_and_told(run: Any, wrong: Path) -> None:
     arguments = ("fuzz", LANES, "--candidate", "striding", "--seeds", "3", "--first-seed", "4")
     found = run(*arguments, cwd=wrong)
     assert found.status == 1
-    assert "failed: striding, boundary, Schedule(seed=4, policy='adversarial')\n  Mismatch: " in found.err
+    assert "failed: striding, boundary, Interleaving(seed=4, policy='adversarial')\n  Mismatch: " in found.err
     rows = run(*arguments, "--json", cwd=wrong).json
     failing = {row["kind"]: row for row in rows if row["problems"]}
-    assert failing["boundary"]["schedule"] == "Schedule(seed=4, policy='adversarial')"
+    assert failing["boundary"]["schedule"] == "Interleaving(seed=4, policy='adversarial')"
     assert "combine" not in failing
 
 

@@ -88,7 +88,7 @@ def test_filters_that_leave_nothing_are_told(run: Any, small: Path) -> None:
     run("generate", cwd=small)
     found = run("compile", "hc2", "--candidate", "staged", cwd=small)
     assert found.status == 2
-    assert found.err.startswith(("no spec file asks for", "no source is all of what was named"))
+    assert found.err.startswith(("no spec file asks for", "no source matches all of the filters"))
 
 
 def test_a_workspace_without_its_specs_deletes_nothing(run: Any, small: Path) -> None:

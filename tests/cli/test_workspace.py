@@ -116,7 +116,7 @@ def test_doctor_names_the_remedy_where_nothing_compiles(run: Any, monkeypatch: p
     monkeypatch.setattr(
         doctor,
         "_compiler",
-        lambda: iter([doctor.Finding("NVRTC", "missing", "none", "pip install 'kernwright[cuda12]'")]),
+        lambda: iter([doctor.Check("NVRTC", "missing", "none", "pip install 'kernwright[cuda12]'")]),
     )
     found = run("doctor", "--json")
     assert found.status == 3

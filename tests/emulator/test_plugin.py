@@ -55,7 +55,7 @@ def test_a_failing_schedule_is_printed(check_kernels):
     given, _ = launches(text)
     expected = {given[0].args[1]: np.repeat(2 * X[::2], 2)}
     with pytest.raises(
-        pytest.fail.Exception, match=r"Schedule\(seed=\d+, policy='\w+'\) fails; it replays exactly"
+        pytest.fail.Exception, match=r"Interleaving\(seed=\d+, policy='\w+'\) fails; it replays exactly"
     ):
         check_kernels(given, expected)
 

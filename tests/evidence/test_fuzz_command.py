@@ -89,7 +89,10 @@ def test_a_failing_schedule_is_told_and_replays(fuzz):
         result = found[number]
         seed = result.seeds - 1
         assert 1 <= seed < 40
-        assert result.schedule == f"Schedule(seed={seed}, policy={'random' if seed % 2 else 'adversarial'!r})"
+        assert (
+            result.schedule
+            == f"Interleaving(seed={seed}, policy={'random' if seed % 2 else 'adversarial'!r})"
+        )
         assert len(result.problems) == 1
         assert result.problems[0].startswith(LOST)
         again = fuzz(1, seed)[number]

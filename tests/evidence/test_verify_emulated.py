@@ -33,7 +33,7 @@ SWAPPED = (
 )
 DIFFERS = r"Mismatch: \d+ of 96 elements of block_input of rank 0; element \d+ is 0x\w+, expected 0x\w+\."
 UNWRITTEN = (
-    r"Unwritten: nobody writes 96 elements of the output block_input of rank 0; the first is element 0\."
+    r"Unwritten: no thread writes 96 elements of the output block_input of rank 0; the first is element 0\."
 )
 NOTHING_LEFT = f"nothing of {LABEL} is left to verify: its candidates are striding, built for sm_70"
 
@@ -129,7 +129,7 @@ def test_a_mutant_fails_and_leaves_what_it_takes_to_look_again(verify, tmp_path,
     result = verify(*mutation)
     assert not result.passed
     assert re.fullmatch(
-        sentence + rf" Case {NORMAL}, Schedule\(seed=0, policy='round_robin'\)\.", result.problem
+        sentence + rf" Case {NORMAL}, Interleaving\(seed=0, policy='round_robin'\)\.", result.problem
     )
     assert result.artefact == tmp_path / "failures" / f"{LABEL}-striding-sm_70-1"
     assert result.failure == (

@@ -106,11 +106,11 @@ def test_each_rank_has_its_own_tensors_and_all_a_channel_with_the_case_in_it(ses
     assert [launch.rank for launch in run.program.launches] == [0, 1, 2, 3]
     assert {launch.grid for launch in run.program.launches} == {(3, 1, 1)}
     channels = run.program.buffers["channels"]
-    places = work.channel
+    offsets = work.channel
     for rank, channel in enumerate(channels):
-        held = channel.array[places["inputs"] : places["inputs"] + 400].view(np.uint16)
+        held = channel.array[offsets["inputs"] : offsets["inputs"] + 400].view(np.uint16)
         assert np.array_equal(held, run.inputs["inputs"][rank].view(torch.int16).numpy().view(np.uint16))
-        assert channel.array[places["epochs"] : places["epochs"] + 4].tobytes() == b"\xff" * 4
+        assert channel.array[offsets["epochs"] : offsets["epochs"] + 4].tobytes() == b"\xff" * 4
     assert [buffer.array.nbytes for buffer in run.program.buffers["outputs"]] == [400] * 4
     assert len({expected.tobytes() for expected in run.expected.values()}) == 1
 
@@ -141,7 +141,7 @@ MUTANTS = {
     "a last word cut off": (
         "tagged",
         {"(numel + ELEMENTS - 1) / ELEMENTS": "numel / ELEMENTS"},
-        r"Unwritten: nobody writes \d+ elements of the output outputs of rank 0",
+        r"Unwritten: no thread writes \d+ elements of the output outputs of rank 0",
     ),
 }
 

@@ -116,7 +116,7 @@ def test_where_the_thresholds_moved_the_record_speaks_of_another_part(lab: Path)
     chosen, reasons = decided(dispatch_of(lab), 400)
     assert chosen == "tagged"
     assert reasons["narrow"] == (
-        "its record on sm_90, 132 SMs, NVIDIA H200 speaks of 4 to 511, another part; policy measured dispatches "
+        "its record on sm_90, 132 SMs, NVIDIA H200 covers 4 to 511, another part; policy measured dispatches "
         "admitted candidates only"
     )
 

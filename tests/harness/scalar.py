@@ -46,7 +46,7 @@ class Scalar:
         return self.round(Fraction(value), getattr(self, dtype))
 
     def tree(self, a: list[float], b: list[float], tree: tuple[int, int, int]) -> float:
-        """numerics.md section 2, word by word: every lane takes part in the butterfly."""
+        """docs/numerics.md#reduction-trees, word by word: every lane takes part in the butterfly."""
         segments, lanes, chunk = tree
         length = len(a) // segments
         parts = []

@@ -106,7 +106,7 @@ def test_fma_of_nonfinite_values() -> None:
 
 
 def scalar_dot(a: list[float], b: list[float], tree: tuple[int, int, int]) -> float:
-    """Numerics section 2, word by word."""
+    """docs/numerics.md#reduction-trees, word by word."""
     segments, lanes, chunk = tree
     size = len(a) // segments
     results = []

@@ -130,7 +130,7 @@ def test_the_driver_gets_geometry_stream_and_parameters(driver: Driver) -> None:
 
 
 def test_a_kernel_that_the_module_lacks_is_a_load_error(driver: Driver) -> None:
-    with pytest.raises(LoadError, match="kernel gone can't be had: CUDA_ERROR_NOT_FOUND"):
+    with pytest.raises(LoadError, match="could not load kernel gone: CUDA_ERROR_NOT_FOUND"):
         loaded("k").launcher(Kernel(ONE, THREADS, (), symbol="gone"))
 
 
@@ -181,7 +181,7 @@ def test_a_thread_without_a_context_gets_one_for_looking_up_kernels_too(
     class Unbound:
         def launcher(self, kernel: Kernel) -> Any:
             if not bound:
-                raise LoadError("kernel k can't be had: CUDA_ERROR_INVALID_CONTEXT: invalid device context")
+                raise LoadError("could not load kernel k: CUDA_ERROR_INVALID_CONTEXT: invalid device context")
             return module.launcher(kernel)
 
     LaunchSequence(Unbound(), [Kernel(ONE, THREADS, ("x",), symbol="k")], ("x",))((9,), 0)
@@ -267,5 +267,7 @@ def test_without_a_driver_a_programmatic_kernel_is_a_load_error(
 
     extended_launch.driver.cache_clear()
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    with pytest.raises(LoadError, match=r"needs the driver of CUDA 11\.8 or newer, and it can't be had here"):
+    with pytest.raises(
+        LoadError, match=r"needs the driver of CUDA 11\.8 or newer, which could not be loaded"
+    ):
         loaded("k").launcher(Kernel(ONE, THREADS, (), programmatic=True, symbol="k"))

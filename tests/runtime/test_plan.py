@@ -151,7 +151,7 @@ def test_a_kernel_that_takes_what_nobody_gives(make: ModuleType, launches: list[
 def test_a_kernel_that_the_module_lacks(make: ModuleType, launches: list[Any]) -> None:
     class Empty:
         def launcher(self, kernel: Kernel) -> Any:
-            raise LoadError(f"kernel {kernel.symbol} can't be had: CUDA_ERROR_NOT_FOUND")
+            raise LoadError(f"could not load kernel {kernel.symbol}: CUDA_ERROR_NOT_FOUND")
 
     found = make.candidate("control")
     request = (
@@ -159,7 +159,7 @@ def test_a_kernel_that_the_module_lacks(make: ModuleType, launches: list[Any]) -
         ._operator("hyper_connection")
         .request_for({**make.workload().fields, "tokens": 1}, "combine")
     )
-    with pytest.raises(LoadError, match="kernel combine_control can't be had: CUDA_ERROR_NOT_FOUND"):
+    with pytest.raises(LoadError, match="could not load kernel combine_control: CUDA_ERROR_NOT_FOUND"):
         Plan(found, "sm_90", "combine", request.signature, GPU, Empty())
 
 
@@ -255,7 +255,7 @@ def test_state_is_zeroed_once_for_each_stream(
     assert [tensor.nbytes for tensor in made] == [256] * (2 + state.SPARES)
     addresses = [tensor.data_ptr() for tensor in made]
     assert [launch[3][4] for launch in launches] == [addresses[0], addresses[0], addresses[-1]]
-    # Streams first seen inside a capture take spares, which were made before; two of them never share one.
+    # Streams first seen inside a capture take preallocated state; two of them never share one.
     monkeypatch.setattr(plan, "capturing", lambda: True)
     launches.clear()
     for now[0] in (*range(10, 10 + state.SPARES), 10):
@@ -265,7 +265,9 @@ def test_state_is_zeroed_once_for_each_stream(
     assert taken[-1] == taken[0]
     assert len(made) == 2 + state.SPARES
     now[0] = 50
-    with pytest.raises(NotWarm, match="candidate control keeps state for every stream, and no spare is left"):
+    with pytest.raises(
+        NotWarm, match="candidate control keeps state for every stream, and no preallocated state is left"
+    ):
         combine(make.tensors(kind="combine")[:3])
     monkeypatch.setattr(plan, "capturing", lambda: False)
     combine.prepare()

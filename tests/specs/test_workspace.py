@@ -13,11 +13,11 @@ FAMILY = """\
 from collections.abc import Iterator
 from typing import Any, ClassVar, Literal
 
-from kernwright.specs import Candidate, Finding, Spec, Tree, Workload
+from kernwright.specs import CandidateSpec, Finding, Spec, TreeSpec, WorkloadSpec
 from kernwright.specs.base import Count
 
 
-class Scale(Workload):
+class Scale(WorkloadSpec):
     size: Count
     family: ClassVar[str] = "{name}"
     SHORT_FORM: ClassVar[dict[str, str]] = {{"k": "size"}}
@@ -25,7 +25,7 @@ class Scale(Workload):
     def fields(self) -> dict[str, Any]:
         return {{"dtype": self.dtype, "size": self.size, "world_size": self.world_size}}
 
-    def trees(self) -> dict[str, Tree]:
+    def trees(self) -> dict[str, TreeSpec]:
         return {{}}
 
     def problems(self) -> Iterator[Finding]:
@@ -33,7 +33,7 @@ class Scale(Workload):
             yield Finding(("size",), "size must be a multiple of 8.")
 
 
-class Plain(Candidate):
+class Plain(CandidateSpec):
     route: Literal["plain"]
 
 

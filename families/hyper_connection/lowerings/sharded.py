@@ -1,4 +1,4 @@
-"""Lowering of the tensor-parallel routes of `hyper_connection` (family text, sections 3 and 4).
+"""Lowering of the tensor-parallel routes of `hyper_connection` (docs/hyper_connection.md#routes).
 
 Every tensor is one pointer, as on the replicated route, so that a plan launches all routes alike. A launch of one
 rank (`rank_base` its number, grid as stated) is what a process of a group makes. All ranks in one launch

@@ -125,7 +125,7 @@ class OneKernel(Prefetched):
     exchange_bytes: Literal[8, 16] = 16
     """Bytes of a load of the exchange: one tagged word, or two."""
     polls: Literal["first_lane", "every_lane"] = "first_lane"
-    """Who of a warp waits for the exchange: one lane first, or all."""
+    """Which lanes of a warp wait for the exchange: one lane first, or all."""
     look_after_cycles: Size = 0
     """Cycles after its CTA's sums at which a whole warp looks once, before it waits as `polls` says; 0: never."""
     down: DownOptions = DownOptions()

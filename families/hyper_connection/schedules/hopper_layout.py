@@ -273,7 +273,7 @@ class Staging:
         return min(2, SM_SHARED // (self.dynamic_bytes + self.static_bytes + RESERVED))
 
     def problem(self) -> str | None:
-        """Say in a sentence that not even one CTA fits."""
+        """Say in a sentence that not even one CTA fits; None if one does."""
         if self.ctas_per_sm:
             return None
         return (

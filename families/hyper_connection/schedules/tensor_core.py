@@ -1,7 +1,7 @@
 """Route `tensor_core`: both projections by `mma`, for a few hundred tokens.
 
-It is under a tolerance, because no specification pins down the order in which tensor cores add. What is stated here
-fixes all the rest of that order, so that a token has the same bits whatever is around it, in whatever batch: a row's
+It is under a tolerance, because no specification states the order in which tensor cores add. The options here
+fix the rest of that order, so that a token has the same bits in every batch, whatever the other tokens are: a row's
 sum is cut into `segments` x `warps` parts, whose sums are added in order.
 """
 
@@ -136,7 +136,9 @@ class TensorCore(CandidateSpec):
     def _own_problems(self) -> Iterator[Finding]:
         yield from super()._own_problems()
         if self.contract == "exact":
-            message = 'found "exact"; nothing states the order in which tensor cores add: drop this key.'
+            message = (
+                'found "exact"; no specification states the order in which tensor cores add: drop this key.'
+            )
             yield Finding(("contract",), message)
         old = [arch for arch in self.arch if arch not in ARCHS]
         if old:

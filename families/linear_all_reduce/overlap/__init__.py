@@ -1,4 +1,4 @@
-"""How a row-parallel linear and its all-reduce are carried out: rows in slices, streams, GEMMs, reductions.
+"""The execution of a row-parallel linear with its all-reduce: rows in slices, streams, GEMMs, reductions.
 
 - `rows`: a schedule as the dispatch table states it, and the slices that it cuts M rows into;
 - `pipeline`: the order of events, written against protocols of streams and reductions;

@@ -1,4 +1,4 @@
-"""The GEMMs: rows of x times the transposed weight, into memory that is given. The pipeline doesn't know which."""
+"""The GEMMs: rows of x times the transposed weight, into memory that is given. The pipeline treats all alike."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class ScaledGemm:
 
 
 class DequantisedGemm:
-    """The same in float32, for devices whose torch has no FP8 GEMM by rows: the contract's meaning, not its speed."""
+    """The same in float32, for devices whose torch has no FP8 GEMM by rows: the same results, slower."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ def _per_row(weight_scale: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def leaving_free(sms: int) -> Iterator[None]:
     """Ask cuBLASLt for GEMMs that leave so many SMs to others; the setting is torch's, for the whole process.
 
-    Only cuBLASLt knows such a target, so it also serves plain products inside. A CPU has no SMs to leave free.
+    Only cuBLASLt has such a target, so it also serves plain products inside. A CPU has no SMs to leave free.
     """
     if not sms or not torch.cuda.is_available():
         yield

@@ -1,7 +1,7 @@
 """A layer group: linears of one model that share a communicator, hence a channel, scratch and streams.
 
-What is decided for M rows, and whether the feature does anything at all, is looked at here, inside the opaque
-operator, on every call: a compiled graph that had baked it in would be split at every linear, or be wrong later.
+What serves M rows, and whether any schedule is admitted at all, is decided here, inside the opaque
+operator, on every call: a compiled graph that had fixed it would be split at every linear, or be wrong later.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GroupDecision:
     kernels: Kernels | None = None
     """Of the candidate, loaded; None where torch does everything."""
     channel: Channel | None = None
-    """Where partial sums lie that peers read."""
+    """The channel with the partial sums that peers read."""
 
     @property
     def plain(self) -> bool:
@@ -228,7 +228,7 @@ def check(
     bias: torch.Tensor | None,
     quantisation: str,
 ) -> None:
-    """Hold the tensors of a call against each other.
+    """Check the tensors of a call against each other.
 
     Raises:
         ValueError, TypeError: shapes, dtypes or devices that don't fit.
@@ -271,7 +271,7 @@ def check(
 
 
 def _facts(tensor: torch.Tensor | None) -> tuple[object, ...]:
-    """What `check` looks at."""
+    """The facts that `check` depends on."""
     return (None,) if tensor is None else (tensor.shape, tensor.dtype, tensor.device)
 
 

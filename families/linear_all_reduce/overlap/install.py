@@ -1,6 +1,6 @@
 """Routing the row-parallel linears of a model through the operator, and back.
 
-A layer is known by its attributes, not by its class, so that modules of serving engines fit without an import:
+A layer is recognised by its attributes, not by its class, so that modules of serving engines fit without an import:
 
 - `weight` [N, K], this rank's part; `weight_scale` too where it is FP8; `bias` or None;
 - `reduce_results`: the layer all-reduces what it computes; it is switched off while the layer is routed;
@@ -58,7 +58,7 @@ class Installation:
         return {layer.name: layer.reason for layer in self.layers if not layer.routed}
 
     def uninstall(self) -> None:
-        """Let the layers compute and reduce by themselves again; graphs that were compiled in between still don't."""
+        """Restore the layers' own forward; graphs that were compiled in between keep the operator."""
         for module in self._modules:
             del module.forward
             module.reduce_results = True  # type: ignore[assignment]
@@ -79,13 +79,13 @@ def row_parallel(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]
 
 
 def objection(module: Any, world_size: int) -> str | None:
-    """Why a row-parallel layer can't be routed, or None."""
+    """The reason why a row-parallel layer can't be routed, or None."""
     weight, bias = module.weight, getattr(module, "bias", None)
     ranks = getattr(module, "tp_size", 1)
     if not module.reduce_results:
         return "it doesn't reduce its own result"
     if "forward" in vars(module):
-        return "its forward is already replaced, by an installation or by somebody else"
+        return "its forward is already replaced, by an installation or by other code"
     if ranks != world_size or ranks == 1:
         return (
             f"it is shared by {ranks} ranks; the communicator has {world_size}, and one rank reduces nothing"
@@ -93,7 +93,7 @@ def objection(module: Any, world_size: int) -> str | None:
     if not getattr(module, "input_is_parallel", True):
         return "it splits its input itself"
     if bias is not None:
-        return "it has a bias, which engines add in their own ways"
+        return "it has a bias, which serving engines add in different ways"
     if not isinstance(weight, torch.Tensor) or weight.dim() != 2 or weight.dtype not in FORMATS:
         kind = (
             f"{weight.dtype} of shape {tuple(weight.shape)}"

@@ -2,8 +2,8 @@
 
     linear_all_reduce(Tensor x, Tensor weight, Tensor? weight_scale, Tensor? bias, str group) -> Tensor
 
-A layer group is known to graphs by its name, because an operator takes no objects. How many rows there are is
-looked at inside: a traced graph is the same for every M, and for every verdict of the ledger.
+Graphs refer to a layer group by its name, because an operator takes no objects. The number of rows is
+read inside: a traced graph is the same for every M, and for every verdict of the ledger.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _numbers = itertools.count()
 
 
 def name_of(namespace: str, terms: Terms) -> str:
-    """The name by which graphs know a layer group: all that defines it, so that another process can make it again.
+    """A layer group's name in graphs. It states what defines the group, so that another process can make it again.
 
     Args:
         namespace: of the dispatch module's operators.
@@ -46,7 +46,7 @@ def register(name: str, group: LayerGroup) -> None:
 
 
 def group_of(name: str) -> LayerGroup:
-    """The layer group of a name; made anew, if this process has none and the name tells how.
+    """The layer group of a name; made anew if this process has none and the name defines it.
 
     Raises:
         ValueError: it can't be: the dispatch module isn't loaded, or the communicator isn't there.
@@ -64,7 +64,7 @@ def group_of(name: str) -> LayerGroup:
 
 
 def _make(name: str) -> None:
-    """Make the group that a name of `name_of` tells of, where its dispatch module is loaded."""
+    """Make the group that a name of `name_of` defines, where its dispatch module is loaded."""
     if not name.startswith("["):  # a name of one process alone
         return
     namespace, comm, *rest = json.loads(name)

@@ -1,7 +1,7 @@
 """The order of events: slice s is reduced on a side stream while slice s + 1 is multiplied on the caller's.
 
-Everything here is written against protocols, so that a recorder can stand in for streams and show the order for
-any number of rows, slices and delays. What must hold, and how it does:
+Everything here is written against protocols, so that a test can record the order for
+any number of rows, slices and delays. What must hold, and why it does:
 
 - a slice is reduced after its GEMM: the side waits for an event that the main stream records behind that GEMM;
 - a slice that is added on the main stream is fetched before, and its sums are fetched after: each side waits for the

@@ -1,4 +1,4 @@
-"""FP8 per-token quantisation in torch, with the kernel's bits (family text, section 2): serves without a kernel."""
+"""FP8 per-token quantisation in torch, with the kernel's bits: serves without a kernel."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reductions: the process group's, our kernel's on a few SMs, and copy engines with a local addition.
 
-Each is one call's: it knows where the partial sums and the result lie. What crosses streams is scratch and the
-result; the scratch outlives the call, and the caller's stream is behind the side before the result can be freed.
+Each belongs to one call and holds the addresses of its partial sums and result. What crosses streams is scratch and
+the result; the scratch outlives the call, and the caller's stream is behind the side before the result can be freed.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class CopyReduction(ChannelPartials):
             )
 
     def end(self, part: Slice) -> None:
-        """In two stages: fetch the other parts' sums from those who have added them."""
+        """In two stages: fetch the other parts' sums from the ranks that have added them."""
         if self._stages == 1:
             return
         begin, numel = self._span(part)

@@ -14,7 +14,7 @@ Additions = Literal["side", "main"]
 """The stream on which slices that were fetched are added."""
 
 Transport = Literal["group", "reduce", "copies"]
-"""Who reduces: the process group, our kernel on a few SMs, or copy engines with a local addition."""
+"""What reduces: the process group, our kernel on a few SMs, or copy engines with a local addition."""
 
 TRANSPORTS: Mapping[str, Transport] = {
     "serial": "group",
@@ -49,7 +49,7 @@ class SliceSchedule:
     min_m: int = 1
     """Fewer rows take the plain path."""
     free_sms: int = 0
-    """SMs that the GEMM is asked to leave free."""
+    """SMs that the GEMM should leave free."""
     stages: int = 1
     """Of transport `copies`: 1 fetches whole slices, 2 its part of a slice and then the others' sums."""
     additions: Additions = "side"
@@ -69,7 +69,7 @@ class SliceSchedule:
 
     @property
     def transport(self) -> Transport:
-        """Who reduces."""
+        """What reduces."""
         return TRANSPORTS[self.route]
 
     @property

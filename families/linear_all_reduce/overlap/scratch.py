@@ -2,7 +2,7 @@
 
 Scratch grows and never shrinks. A buffer that a captured graph has seen stays alive for good, because the graph has
 its address; when more is needed, calls outside of that graph take a new one. Nothing is made while a graph is being
-captured: memory would come from the graph's own pool, and be lost to everybody else.
+captured: memory would come from the graph's own pool, and be lost to all other calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Key = tuple[object, int]
 
 @dataclass(eq=False)
 class Scratch:
-    """What one stream of one layer group works with."""
+    """Scratch, streams and events of one stream of one layer group."""
 
     allocate: Callable[[int], torch.Tensor]
     """Gives so many bytes; on the caller's stream."""
@@ -62,7 +62,7 @@ class Scratch:
 class Pool:
     """The scratch of a layer group, by device and stream.
 
-    One more is always kept as a spare, as large as what any call has needed: graphs are captured on a stream of
+    One more is always preallocated, as large as what any call has needed: graphs are captured on a stream of
     their own, after a warm-up on another, and inside a capture nothing can be made.
     """
 
@@ -78,23 +78,23 @@ class Pool:
         """The scratch of a device and stream, and at least `size` bytes of it.
 
         Raises:
-            NotWarm: a CUDA graph is being captured on a stream without scratch, or with too little, and no spare
-                is left.
+            NotWarm: a CUDA graph is being captured on a stream without scratch, or with too little, and
+                none is preallocated.
         """
         scratch = self._taken.get(key)
         if capturing and (scratch is None or scratch.size < size):
-            spare = next((spare for spare in self._preallocated if spare.size >= size), None)
-            if spare is not None:
+            free = next((free for free in self._preallocated if free.size >= size), None)
+            if free is not None:
                 if scratch is not None:
                     self._retired.append(scratch)  # earlier graphs have its addresses
-                self._preallocated.remove(spare)
+                self._preallocated.remove(free)
                 self._prepared = 0
-                scratch = self._taken[key] = spare
+                scratch = self._taken[key] = free
         if scratch is None:
             if capturing:
                 raise NotWarm(
-                    "linear_all_reduce has no scratch for the stream that is being captured, and no spare; call it "
-                    "once outside of a capture before, or prepare() as many spares as there are streams to come"
+                    "linear_all_reduce has no scratch for the stream that is being captured, and none preallocated; "
+                    "call it once outside of a capture before, or prepare() scratch for the streams to come"
                 )
             scratch = self._taken[key] = self._make()
         buffer = scratch.take(size, capturing)
@@ -103,7 +103,7 @@ class Pool:
         return scratch, buffer
 
     def prepare(self, size: int, count: int = 1) -> None:
-        """Have `count` spares of at least `size` bytes for streams to come; for before a capture."""
+        """Preallocate scratch of at least `size` bytes for `count` streams to come; to be called before a capture."""
         while len(self._preallocated) < count:
             self._preallocated.append(self._make())
         self._prepared = max(size, self._prepared)

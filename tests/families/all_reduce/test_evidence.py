@@ -120,12 +120,12 @@ def test_a_channel_before_it_wraps(works):
     ]
     words = np.zeros((2, work.channel["size"] // 4), np.int32)
     EVIDENCE.after_call(work, LAST_EPOCH, words)
-    places, unsigned = work.channel, words.view(np.uint32)[1]
-    assert set(unsigned[places["epochs"] // 4 : places["tickets"] // 4]) == {2**32 - 1}
-    assert set(unsigned[places["tickets"] // 4 : places["flags"] // 4]) == {0}
-    assert set(unsigned[places["flags"] // 4 : places["packets"] // 4]) == {2**32 - 1}
-    packets = unsigned[places["packets"] // 4 : places["packets"] // 4 + 2 * 2 * places["packet"] // 4]
+    offsets, unsigned = work.channel, words.view(np.uint32)[1]
+    assert set(unsigned[offsets["epochs"] // 4 : offsets["tickets"] // 4]) == {2**32 - 1}
+    assert set(unsigned[offsets["tickets"] // 4 : offsets["flags"] // 4]) == {0}
+    assert set(unsigned[offsets["flags"] // 4 : offsets["packets"] // 4]) == {2**32 - 1}
+    packets = unsigned[offsets["packets"] // 4 : offsets["packets"] // 4 + 2 * 2 * offsets["packet"] // 4]
     data, tags = packets.reshape(2, -1, 2).transpose(2, 0, 1)
     assert set(data.reshape(-1)) == {0}
     assert [set(row) for row in tags] == [{2**32 - 2}, {2**32 - 1}]  # even calls, odd calls
-    assert set(unsigned[places["staged"] // 4 :]) == {0}
+    assert set(unsigned[offsets["staged"] // 4 :]) == {0}

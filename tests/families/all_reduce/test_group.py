@@ -52,12 +52,12 @@ def test_equal_ranks_agree_and_nothing_stands_in_their_way() -> None:
     ("found", "sentence"),
     [
         (
-            changed(1, channels=(replace(PLAN, places={**PLAN.places, "size": 12000}),)),
+            changed(1, channels=(replace(PLAN, offsets={**PLAN.offsets, "size": 12000}),)),
             "ranks disagree on the size of channel mini: ranks 0, 2, 3: 9000 bytes; rank 1: 12000 bytes. Give all "
             "ranks the same, generated from the same spec files",
         ),
         (
-            changed(0, channels=(replace(PLAN, places={**PLAN.places, "record": 64}),)),
+            changed(0, channels=(replace(PLAN, offsets={**PLAN.offsets, "record": 64}),)),
             "ranks disagree on the layout of channel mini: rank 0: [",
         ),
         (
@@ -101,7 +101,7 @@ def test_the_librarys_channels() -> None:
     table = dispatch.DISPATCH.table
     plans = {plan.name: plan for plan in channel_plans(table, 4)}
     assert {"all_reduce_7168", "all_reduce_3584_7168"} <= set(plans)
-    assert plans["all_reduce_7168"].places["capacity"] == 29360128
+    assert plans["all_reduce_7168"].offsets["capacity"] == 29360128
     assert plans["all_reduce_7168"].capabilities == {"all_reduce_layout_2"}
     assert [plan.name for plan in channel_plans(table, 4, ["all_reduce_7168"])] == ["all_reduce_7168"]
     assert channel_plans(table, 3) == []
@@ -182,7 +182,7 @@ def test_torch_distributed_serves_where_no_channel_can_be(count: int, tmp_path: 
         assert out["symmetric"] == [[[float(total)] * 4] * 2, [10.0 * total] * 3]
         chosen, contract, text = out["explain"]
         assert (chosen, contract, out["explain_exact"]) == ("reference", "tolerance", "exact")
-        assert "torch.distributed.all_reduce, whose order of adding nobody states" in text
+        assert "torch.distributed.all_reduce, whose order of adding isn't specified" in text
         reason = "the ranks work on cpu tensors" if count == 4 else "world_size is 3; this workload has 2"
         assert (reason in text) or "the device is cpu" in text
         assert out["disagreement"].startswith("ranks disagree on the timeout: rank 0: 30 s; rank 1: 31 s")

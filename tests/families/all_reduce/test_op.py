@@ -276,7 +276,7 @@ def test_a_named_channel_is_the_only_one(mini: Any, ranks: Any) -> None:
 
 
 def record(channel: Channel, rank: int, *words: int) -> None:
-    begin = channel.plan.places["record"]
+    begin = channel.plan.offsets["record"]
     channel.memory[rank, begin : begin + 32].view(torch.int32)[:7] = torch.tensor(words, dtype=torch.int32)
 
 
@@ -380,7 +380,7 @@ def test_by_default_the_first_channel_that_holds_the_payload() -> None:
     for numel, channel in ((8, small), (2_000_000, large)):
         (view,) = dispatch.acquire_outputs([(numel,)], torch.bfloat16, comm=comm)
         begin = view[0].data_ptr() - channel.addresses[0]
-        assert begin == channel.plan.places["inputs"]
+        assert begin == channel.plan.offsets["inputs"]
 
 
 def test_a_channel_of_another_family_has_no_inputs_to_acquire() -> None:

@@ -1,4 +1,4 @@
-"""Every route and operation gives the one right answer, on every rank (all-reduce text, sections 2, 3 and 6)."""
+"""Every route and operation gives the one right answer, on every rank."""
 
 from __future__ import annotations
 

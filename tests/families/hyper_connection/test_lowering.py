@@ -1,7 +1,7 @@
 """Launch geometry and index arithmetic, simulated from the constants in the generated text.
 
 Every row is finished exactly once, every element of a row is taken exactly once and by the lane that the
-reduction tree names (numerics contract, section 2), whatever the tree, the shape and the schedule.
+reduction tree names (docs/numerics.md#reduction-trees), whatever the tree, the shape and the schedule.
 """
 
 from __future__ import annotations

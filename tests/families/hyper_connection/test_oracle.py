@@ -1,4 +1,4 @@
-"""The boundary against a scalar evaluation of hyper_connection.md section 2, and what its kinds give."""
+"""The boundary against a scalar evaluation of docs/hyper_connection.md, and what its kinds give."""
 
 from __future__ import annotations
 

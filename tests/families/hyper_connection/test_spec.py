@@ -1,4 +1,4 @@
-"""Every route and option of the family text, section 3, can be written down and is checked."""
+"""Every route and option of docs/spec_files.md can be written down and is checked."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def replays(layer: Layer, count: int) -> dict[str, Any]:
 
 
 def captured(run: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-    """Warmed up on one stream, captured on another, as people do."""
+    """Warmed up on one stream, captured on another, as usual."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

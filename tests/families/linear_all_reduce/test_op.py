@@ -90,7 +90,7 @@ def test_a_shape_of_the_library(found):
 def test_scratch_is_allocated_once_for_the_largest_call(found):
     for rank in found:
         before, after = rank["scratch"]
-        assert before == after == 2 * 64 * 24 * 4  # and a spare
+        assert before == after == 2 * 64 * 24 * 4  # and a preallocated one
 
 
 def test_installation(found):
@@ -98,7 +98,7 @@ def test_installation(found):
         routed, skipped = rank["installed"]
         assert routed == ["o_proj", "down_proj"]
         assert skipped == {
-            "biased": "it has a bias, which engines add in their own ways",
+            "biased": "it has a bias, which serving engines add in different ways",
             "kept": "it doesn't reduce its own result",
         }
         without_records = rank["unforced"]

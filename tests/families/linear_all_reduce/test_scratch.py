@@ -59,13 +59,15 @@ def test_every_stream_has_its_own():
     assert memory.data_ptr() != elsewhere.data_ptr()
     assert pool.take(("cuda:0", 1), 4, capturing=True) == (one, memory)
     assert pool.take(("cuda:1", 1), 10, capturing=False)[0] is not one
-    assert pool.bytes == 40  # three, and a spare
+    assert pool.bytes == 40  # three, and a preallocated one
 
 
-def test_a_stream_that_is_first_seen_in_a_capture_takes_a_spare():
+def test_a_stream_that_is_first_seen_in_a_capture_takes_a_preallocated_one():
     """Which is as large as what any call has needed; a second stream needs one more eager call, or prepare()."""
     pool = Pool(make)
-    with pytest.raises(NotWarm, match="no scratch for the stream that is being captured, and no spare"):
+    with pytest.raises(
+        NotWarm, match="no scratch for the stream that is being captured, and none preallocated"
+    ):
         pool.take(("cuda:0", 1), 100, capturing=True)
     pool.take(("cuda:0", 1), 100, capturing=False)
     pool.take(("cuda:0", 1), 40, capturing=False)
@@ -80,7 +82,7 @@ def test_a_stream_that_is_first_seen_in_a_capture_takes_a_spare():
         assert pool.take(("cuda:0", stream), 200, capturing=True)[1].numel() == 200
 
 
-def test_a_larger_graph_takes_a_larger_spare_and_leaves_the_smaller_one_its_own():
+def test_a_larger_graph_takes_a_larger_preallocated_one_and_leaves_the_smaller_one_its_own():
     """Each is warmed up on some stream and captured on the same other one, from the smallest to the largest."""
     pool = Pool(make)
     graphs = []

@@ -113,7 +113,7 @@ def test_a_channel_is_opened_by_default_only_for_admitted_schedules():
     for admitted in ({}, {"m8192": "nccl_4"}):  # which needs no channel
         assert SPEC not in {plan.name for plan in channel_plans(dispatch(**admitted).table, 2)}
     (named,) = channel_plans(TABLE, 2, [SPEC])
-    assert named.size == named.places["partials"] + 16384 * 5120 * 2 + 64 * 16
+    assert named.size == named.offsets["partials"] + 16384 * 5120 * 2 + 64 * 16
 
 
 def tensors(m=8192, k=4096):

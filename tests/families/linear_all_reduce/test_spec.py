@@ -88,7 +88,7 @@ def test_a_file_expands_into_cells(tmp_path):
     [
         (
             [('route = "serial"', 'route = "serial"\ncontract = "exact"\n')],
-            '16: candidate[0].contract: found "exact"; a library GEMM adds in an order that nobody states: drop this '
+            '16: candidate[0].contract: found "exact"; a library GEMM adds in an unspecified order: drop this '
             "key.",
         ),
         (

@@ -1,4 +1,4 @@
-"""The channel's layout: sizes and offsets of the family text, section 4, and what a new channel holds."""
+"""The channel's layout: sizes and offsets of docs/hyper_connection.md#channel, and what a new channel holds."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_schedule_doesnt_move_it():
 
 def test_what_a_communicator_is_told():
     channel = HyperConnectionChannel.of(workload())
-    assert channel.places() == {
+    assert channel.offsets() == {
         "record": 0,
         "down": 256,
         "gates": 3072,

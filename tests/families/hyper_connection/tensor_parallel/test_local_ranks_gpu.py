@@ -219,7 +219,7 @@ def start_at(channel: Channel, work, generation: int) -> None:
     """Make the channel as it is before a generation: counters, and slots with the tag of two before."""
     import torch
 
-    hidden, ranks, places = int(work.fields["hidden"]), channel.ranks, channel.plan.places
+    hidden, ranks, offsets = int(work.fields["hidden"]), channel.ranks, channel.plan.offsets
     parts = ("down", "gates", "outputs", "fused", "more_counters", "size")
     counters = (1, -(-hidden // 256), -(-hidden // ranks // 256), FUSED_CTAS, LARGEST_GRID - FUSED_CTAS)
     calls, tag = (generation - 2) % 2**32, (generation - 2) % 2**16 << 16
@@ -227,9 +227,9 @@ def start_at(channel: Channel, work, generation: int) -> None:
     for rank in range(ranks):
         words = channel.memory[rank].view(torch.int32)
         for begin, end, count in zip(parts, parts[1:], counters, strict=False):
-            first = places[begin] // 4
+            first = offsets[begin] // 4
             words[first : first + count] = signed[0]
-            words[first + count : places[end] // 4] = signed[1]
+            words[first + count : offsets[end] // 4] = signed[1]
 
 
 def one_input(layer: LayerWeights, token: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Every route gives the control's bits, on every rank, in all that it stores (family text, sections 3 and 5)."""
+"""Every route gives the control's bits, on every rank, in all that it stores."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def spec(workload: dict[str, Any] | None = None, **options: Any) -> Any:
         (
             {},
             {"contract": "exact", "tolerance": None},
-            'found "exact"; nothing states the order in which tensor cores',
+            'found "exact"; no specification states the order in which tensor cores',
         ),
         ({}, {"tolerance": None}, 'contract is "tolerance", but there is no tolerance'),
         ({}, {"arch": ["sm_75", "sm_80"]}, r'"?sm_75"? lacks mma\.m16n8k16'),
