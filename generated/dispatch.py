@@ -7711,11 +7711,11 @@ publish = DISPATCH.publish
 stats = DISPATCH.stats
 torch_ops = DISPATCH.torch_ops
 warm_up = DISPATCH.warm_up
-all_reduce = _all_reduce.Op(DISPATCH)
+all_reduce = _all_reduce.OP(DISPATCH)
 acquire_outputs = all_reduce.acquire_outputs
 all_reduce_symmetric = all_reduce.symmetric
 all_reduce_sum2 = all_reduce.sum2
-hyper_connection = _hyper_connection.Op(DISPATCH)
-linear_all_reduce = _linear_all_reduce.Op(DISPATCH)
+hyper_connection = _hyper_connection.OP(DISPATCH)
+linear_all_reduce = _linear_all_reduce.OP(DISPATCH)
 
 __all__ = ['acquire_outputs', 'all_reduce', 'all_reduce_sum2', 'all_reduce_symmetric', 'communicator', 'explain', 'fingerprint', 'hyper_connection', 'linear_all_reduce', 'local_communicator', 'policy', 'publish', 'stats', 'torch_ops', 'warm_up']

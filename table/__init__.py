@@ -9,12 +9,15 @@ from .channel import aligned, laid_out
 from .dtypes import ITEM_BYTES, SHORT_DTYPE
 from .kernel import Buffer, Build, Dim3, Kernel, Launch
 from .record import DeviceKind, RecordLine, Scope, Verdict
+from .tree import MAX_LANES, WARP, default_lanes, legal_lanes
 from .workload import FORMAT, FieldValue, Part, Table, Tree, Workload, low_end
 
 __all__ = [
     "FORMAT",
     "ITEM_BYTES",
+    "MAX_LANES",
     "SHORT_DTYPE",
+    "WARP",
     "Buffer",
     "Build",
     "Candidate",
@@ -32,6 +35,8 @@ __all__ = [
     "Verdict",
     "Workload",
     "aligned",
+    "default_lanes",
     "laid_out",
+    "legal_lanes",
     "low_end",
 ]

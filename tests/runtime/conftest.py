@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from kernwright.families.hyper_connection.op import Op
+from kernwright.families.hyper_connection.op import HyperConnection
 from kernwright.runtime import Dispatch, bind, graph_launch, loader, policy, ranges
 from kernwright.table import (
     FORMAT,
@@ -60,7 +60,7 @@ def candidate(
     steps: dict[str, tuple[str, ...]] | None = None,
 ) -> Candidate:
     def kernel(symbol: str, *args: str) -> Kernel:
-        return Kernel(f"{symbol}_{name}", (branches, 1, 1), (64, 1, 1), args)
+        return Kernel((branches, 1, 1), (64, 1, 1), args, symbol=f"{symbol}_{name}")
 
     return Candidate(
         name=name,
@@ -134,7 +134,7 @@ def table(*workloads: Workload, root: Path = Path("/nowhere")) -> Table:
 
 def dispatch_of(*workloads: Workload, root: Path = Path("/nowhere")) -> Dispatch:
     dispatch = bind(table(*workloads, root=root))
-    Op(dispatch)
+    HyperConnection(dispatch)
     return dispatch
 
 

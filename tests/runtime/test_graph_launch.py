@@ -82,7 +82,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 def made(count: int) -> GraphLaunch:
     kernels = [
-        Kernel(f"k{i}", (132 + i, 2, 3), (64, 1, 2), ("x",), shared_bytes=1000 + i) for i in range(count)
+        Kernel((132 + i, 2, 3), (64, 1, 2), ("x",), shared_bytes=1000 + i, symbol=f"k{i}")
+        for i in range(count)
     ]
     return GraphLaunch([0xF0 + i for i in range(count)], kernels, [101 + i for i in range(count)])
 
@@ -147,10 +148,10 @@ def test_a_graph_that_cannot_be_made_leaves_nothing(driver: Driver, step: str) -
 
 
 def test_which_kernels_are_launched_as_a_graph(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = Kernel("k", ONE, THREADS, ("x",))
+    plain = Kernel(ONE, THREADS, ("x",), symbol="k")
     assert graph_launch.suits([plain, plain])
     for name in ("programmatic", "cooperative", "resident"):
-        special = Kernel("k", ONE, THREADS, ("x",), **{name: True})  # type: ignore[arg-type]
+        special = Kernel(ONE, THREADS, ("x",), **{name: True}, symbol="k")  # type: ignore[arg-type]
         assert not graph_launch.suits([plain, special]), name
     monkeypatch.setattr(graph_launch, "_functions", lambda: None)
     assert not graph_launch.suits([plain])
@@ -160,7 +161,7 @@ def test_which_kernels_are_launched_as_a_graph(driver: Driver, monkeypatch: pyte
 def test_a_setting_turns_graphs_off(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERNWRIGHT_GRAPH_LAUNCH", "0")
     graph_launch.enabled.cache_clear()
-    assert not graph_launch.suits([Kernel("k", ONE, THREADS, ("x",))])
+    assert not graph_launch.suits([Kernel(ONE, THREADS, ("x",), symbol="k")])
 
 
 @pytest.mark.parametrize("missing", ["the library", "its functions"])
@@ -215,7 +216,9 @@ class Call:
         monkeypatch.setattr(direct, "capture_query", lambda: lambda: self.capturing)
         monkeypatch.setattr(direct, "allocator", lambda _: None)
         module = launch.CudaModule(SimpleNamespace(get_function=lambda _: SimpleNamespace(ptr=0xF00)), 132)
-        self.sequence = launch.LaunchSequence(module, [Kernel("k", ONE, THREADS, ("x",))] * kernels, ("x",))
+        self.sequence = launch.LaunchSequence(
+            module, [Kernel(ONE, THREADS, ("x",), symbol="k")] * kernels, ("x",)
+        )
         fixed: dict[str, Any] = {
             "index": 0,
             "current": None,

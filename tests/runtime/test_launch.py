@@ -39,8 +39,8 @@ def test_values_and_constants_reach_every_kernel_that_takes_them() -> None:
     module = Recording({"rank": 4, "channels": 24})
     channels = b"".join(value.to_bytes(8, "little") for value in (11, 22, 33))
     kernels = [
-        Kernel("first", ONE, THREADS, ("x", "channels", "rank")),
-        Kernel("second", ONE, THREADS, ("rank", "y", "x")),
+        Kernel(ONE, THREADS, ("x", "channels", "rank"), symbol="first"),
+        Kernel(ONE, THREADS, ("rank", "y", "x"), symbol="second"),
     ]
     sequence = LaunchSequence(
         module, kernels, ("x", "y"), {"channels": channels, "rank": (3).to_bytes(4, "little")}
@@ -66,7 +66,7 @@ def test_threads_never_see_each_others_arguments() -> None:
 
             return launch
 
-    sequence = LaunchSequence(Slow(), [Kernel("k", ONE, THREADS, ("a", "b"))] * 3, ("a", "b"))
+    sequence = LaunchSequence(Slow(), [Kernel(ONE, THREADS, ("a", "b"), symbol="k")] * 3, ("a", "b"))
 
     def call(number: int) -> None:
         barrier.wait()
@@ -121,7 +121,7 @@ def loaded(*names: str) -> CudaModule:
 
 
 def test_the_driver_gets_geometry_stream_and_parameters(driver: Driver) -> None:
-    launcher = loaded("k").launcher(Kernel("k", (132, 2, 3), (64, 1, 2), ("x",), shared_bytes=50_000))
+    launcher = loaded("k").launcher(Kernel((132, 2, 3), (64, 1, 2), ("x",), shared_bytes=50_000, symbol="k"))
     launcher(5, 0xABC, 0)
     assert driver.calls == [
         ("attribute", 0xF00, 8, 50_000),
@@ -131,17 +131,17 @@ def test_the_driver_gets_geometry_stream_and_parameters(driver: Driver) -> None:
 
 def test_a_kernel_that_the_module_lacks_is_a_load_error(driver: Driver) -> None:
     with pytest.raises(LoadError, match="kernel gone can't be had: CUDA_ERROR_NOT_FOUND"):
-        loaded("k").launcher(Kernel("gone", ONE, THREADS, ()))
+        loaded("k").launcher(Kernel(ONE, THREADS, (), symbol="gone"))
 
 
 def test_ctas_that_wait_for_each_other_must_fit_at_once(driver: Driver) -> None:
     module = loaded("k")
-    module.launcher(Kernel("k", (132, 1, 1), THREADS, (), resident=True))
+    module.launcher(Kernel((132, 1, 1), THREADS, (), resident=True, symbol="k"))
     with pytest.raises(
         LoadError, match=r"wait for each other, and 264 of 128 threads are launched; this device hol"
     ):
-        module.launcher(Kernel("k", (132, 2, 1), THREADS, (), resident=True))
-    module.launcher(Kernel("k", (264, 1, 1), THREADS, ()))
+        module.launcher(Kernel((132, 2, 1), THREADS, (), resident=True, symbol="k"))
+    module.launcher(Kernel((264, 1, 1), THREADS, (), symbol="k"))
 
 
 def test_a_thread_without_a_context_gets_one(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_a_thread_without_a_context_gets_one(driver: Driver, monkeypatch: pytest
 
             return launch
 
-    kernels = [Kernel(name, ONE, THREADS, ("x",)) for name in ("a", "b")]
+    kernels = [Kernel(ONE, THREADS, ("x",), symbol=name) for name in ("a", "b")]
     LaunchSequence(Unbound(), kernels, ("x",))((1,), 0)
     assert (bound, launches) == ([3], ["a", "b"])
 
@@ -184,7 +184,7 @@ def test_a_thread_without_a_context_gets_one_for_looking_up_kernels_too(
                 raise LoadError("kernel k can't be had: CUDA_ERROR_INVALID_CONTEXT: invalid device context")
             return module.launcher(kernel)
 
-    LaunchSequence(Unbound(), [Kernel("k", ONE, THREADS, ("x",))], ("x",))((9,), 0)
+    LaunchSequence(Unbound(), [Kernel(ONE, THREADS, ("x",), symbol="k")], ("x",))((9,), 0)
     assert bound == [1]
     assert module.seen == [("k", 0, [(9).to_bytes(8, "little")])]
 
@@ -198,7 +198,7 @@ def test_other_errors_of_the_driver_reach_the_caller() -> None:
             return launch
 
     with pytest.raises(RuntimeError, match="OUT_OF_RESOURCES"):
-        LaunchSequence(Failing(), [Kernel("k", ONE, THREADS, ("x",))], ("x",))((1,), 0)
+        LaunchSequence(Failing(), [Kernel(ONE, THREADS, ("x",), symbol="k")], ("x",))((1,), 0)
 
 
 def test_a_programmatic_launch_says_so_to_the_driver(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_a_programmatic_launch_says_so_to_the_driver(driver: Driver, monkeypatch
 
     library = SimpleNamespace(cuLaunchKernelEx=launch_kernel_ex, cuGetErrorName=get_error_name)
     monkeypatch.setattr(extended_launch, "driver", lambda: library)
-    kernel = Kernel("k", (132, 2, 3), (384, 4, 5), ("x",), shared_bytes=1024, programmatic=True)
+    kernel = Kernel((132, 2, 3), (384, 4, 5), ("x",), shared_bytes=1024, programmatic=True, symbol="k")
     launch = loaded("k").launcher(kernel)
     assert driver.calls == [
         ("attribute", 0xF00, 8, 1024),
@@ -268,4 +268,4 @@ def test_without_a_driver_a_programmatic_kernel_is_a_load_error(
     extended_launch.driver.cache_clear()
     monkeypatch.setattr(ctypes, "CDLL", missing)
     with pytest.raises(LoadError, match=r"needs the driver of CUDA 11\.8 or newer, and it can't be had here"):
-        loaded("k").launcher(Kernel("k", ONE, THREADS, (), programmatic=True))
+        loaded("k").launcher(Kernel(ONE, THREADS, (), programmatic=True, symbol="k"))

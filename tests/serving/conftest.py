@@ -16,8 +16,8 @@ from typing import Any
 import kernwright
 import pytest
 import torch
-from kernwright.families.hyper_connection import op as hyper_connection
 from kernwright.runtime import Device, Dispatch, dispatch, plan
+from kernwright.runtime import op as op_base
 from kernwright.table import Kernel
 
 BUILDERS = Path(__file__).parents[1] / "runtime" / "conftest.py"
@@ -68,7 +68,7 @@ def make() -> ModuleType:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """Pretend that CPU tensors lie on an H200."""
     recorder = Recorder()
-    monkeypatch.setattr(hyper_connection, "current", lambda _: H200)
+    monkeypatch.setattr(op_base, "current", lambda _: H200)
     monkeypatch.setattr(dispatch, "load", lambda *_: recorder)
     monkeypatch.setattr(plan, "stream_query", lambda: lambda _: 0)
     monkeypatch.setattr(plan, "device_query", lambda: None)

@@ -167,13 +167,13 @@ def test_two_graphs_that_share_a_plan_run_at_once() -> None:
 
 
 def test_a_cold_call_in_a_capture_leaves_the_process_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernwright.families.hyper_connection.op import Op
+    from kernwright.families.hyper_connection.op import HyperConnection
     from kernwright.runtime import NotWarm, bind, loader
 
     inputs = tensors(4)
     expected = op(*inputs)
     monkeypatch.setattr(loader, "_modules", {})
-    cold = Op(bind(dispatch.TABLE))
+    cold = HyperConnection(bind(dispatch.TABLE))
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(NotWarm, match="warm_up"), torch.cuda.graph(graph):
         cold(*inputs)
@@ -307,7 +307,7 @@ def test_programmatic_launches_eagerly_and_captured() -> None:
         pytest.skip("programmatic dependent launch is for sm_90 and newer")
     artifact = compile_source(CLEAR, file_name="add_one.cu", arch=str(device.arch))
     module = loader._load_module(artifact.data, Build("add_one.cu", artifact.source_sha256), device)
-    kernel = Kernel("add_one", (1, 1, 1), (128, 1, 1), ("x",), programmatic=True)
+    kernel = Kernel((1, 1, 1), (128, 1, 1), ("x",), programmatic=True, symbol="add_one")
     sequence = LaunchSequence(module, [kernel] * 3, ("x",))
     x = torch.zeros(128, device="cuda")
 

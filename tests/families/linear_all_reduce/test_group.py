@@ -153,7 +153,10 @@ def test_arguments_reach_their_slots(monkeypatch):
     names = ("channels", "at", "result", "numel", "rank_base", "timeout_ns")
     alone = ("channels", "rank_base", "timeout_ns")
     one, warp = (1, 1, 1), (32, 1, 1)
-    kernels = {"add": Kernel("add_c", one, warp, names), "meet": Kernel("meet_c", one, warp, alone)}
+    kernels = {
+        "add": Kernel(one, warp, names, symbol="add_c"),
+        "meet": Kernel(one, warp, alone, symbol="meet_c"),
+    }
     candidate = Candidate("c", "sliced_copy_engine", "tolerance", {}, kernels, {})
     constants = {
         "channels": (7).to_bytes(8, "little") + (9).to_bytes(8, "little"),
