@@ -17,7 +17,7 @@
     OP = Scale
 
 The module `op` of a family's package binds its class to `OP`; dispatch modules make the op of it. A call is
-`dispatch.scale(source)`; see `Op.__call__`. How large a call is, the op looks at on every call: a caller that baked it in
+`dispatch.scale(source)`; see `Op.__call__`. How large it is, the op looks at on every call: a caller that baked it in
 at prefill would never decode fast.
 """
 
@@ -136,7 +136,7 @@ class Op(CallReader):
             values: of the options, in the order of `option_defaults`.
             out: as in a call.
         """
-        listed = self._listed(out) if self._single else out
+        listed = out if out is None or not self._single else (out,)
         key: tuple[object, ...] | None
         try:
             key = (kind, arguments[0].shape, values, policies.override())  # type: ignore[union-attr]
@@ -232,8 +232,8 @@ class Op(CallReader):
     def explain(self, *tensors: Any, out: Any = None, **options: Any) -> Explanation:
         """Which candidate such a call takes, and the reason for every candidate; computes nothing."""
         arguments, kind, values = self.bound(tensors, options)
-        told = self._options(values)
-        request, device = self.requested(arguments, kind, told, self._listed(out) if self._single else out)
+        told, listed = self._options(values), out if out is None or not self._single else (out,)
+        request, device = self.requested(arguments, kind, told, listed)
         selection = self._dispatch.select(
             request, current(device), chosen_policy(told.policy), told.comm, told.exact
         )
@@ -292,9 +292,6 @@ class Op(CallReader):
 
     def _options(self, values: tuple[Any, ...]) -> Any:
         return self.options(**dict(zip(self._defaults, values, strict=True)))
-
-    def _listed(self, out: Any) -> tuple[Any, ...] | None:
-        return None if out is None else (out,)
 
     def _resolve(
         self, arguments: Sequence[Maybe], kind: str, options: Any, out: Sequence[Maybe] | None

@@ -96,7 +96,7 @@ class Resolved:
             return self._arranged(self.serve(inputs, None))
         outputs: Any = out if self._chosen is None else self._chosen(out)
         self.serve(inputs, outputs)
-        return self._returned(out)
+        return out if type(out) is tuple else self._returned(out)
 
 
 def _in_tuple(out: torch.Tensor) -> tuple[torch.Tensor]:

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from ...specs.base import (
     Count,
+    HalfDType,
     IntervalOrCount,
     IntervalSpec,
     Model,
@@ -22,8 +23,6 @@ from ...specs.spec import WorkloadSpec
 from ...specs.tree import MAX_COUNT, TreeSpec
 from ...table import FieldValue
 from .trees import default_trees
-
-DTypes = Literal["float16", "bfloat16"]
 
 SMALLEST_NORMAL = 2.0**-126
 """Of FP32: an eps below it would lose bits, or vanish."""
@@ -44,10 +43,10 @@ class HyperConnectionWorkload(WorkloadSpec):
     """Shape and contract of a boundary (family text, section 1)."""
 
     dtypes: Annotated[
-        tuple[DTypes, ...],
+        tuple[HalfDType, ...],
         BeforeValidator(as_list),
         Field(min_length=1, alias="dtype"),
-        one_or_several(DTypes),
+        one_or_several(HalfDType),
     ]
     """Storage dtype of all tensors, or a list of them."""
     branches: Annotated[Count, Field(ge=2)]
