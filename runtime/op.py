@@ -229,9 +229,10 @@ class Op(CallReader):
         arguments, kind, values = self.bound(tensors, options)
         return self._resolve(arguments, kind, self._options(values), None)
 
-    def explain(self, *tensors: Any, out: Any = None, **options: Any) -> Explanation:
-        """Which candidate such a call takes, and the reason for every candidate; computes nothing."""
-        arguments, kind, values = self.bound(tensors, options)
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """Which candidate a call with these arguments takes, and the reason for every candidate; computes nothing."""
+        out = kwargs.pop("out", None)
+        arguments, kind, values = self.bound(args, kwargs)
         told, listed = self._options(values), out if out is None or not self._single else (out,)
         request, device = self.requested(arguments, kind, told, listed)
         selection = self._dispatch.select(
