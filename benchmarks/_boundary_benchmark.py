@@ -55,7 +55,7 @@ class Boundaries:
         kernels = {kernel: replace(made, programmatic=False) for kernel, made in candidate.kernels.items()}
         work = replace(run.workload, candidates=(run.control, replace(candidate, kernels=kernels)))
         alone = Dispatch(replace(table, workloads=(work,)))
-        hyper_connection.Op(alone)
+        hyper_connection.OP(alone)
         return alone.plan_named(work.name, name, run.arch(candidate), run.chain.kind, run.here)
 
 

@@ -28,10 +28,10 @@ from typing import Any
 
 import torch
 from _call_cost_graph import graph_launches
-from kernwright.families.hyper_connection import op as hyper_connection
 from kernwright.generated import dispatch
 from kernwright.runtime import Device, loader, plan
 from kernwright.runtime import dispatch as dispatching
+from kernwright.runtime import op as op_base
 from kernwright.runtime.device import current
 from kernwright.runtime.launch import LaunchSequence
 from kernwright.table import Kernel
@@ -67,7 +67,7 @@ class Nothing:
 def pretend_a_gpu() -> None:
     """CPU tensors count as an H200's from now on, and launching does nothing."""
     device = Device("sm_90", 132, "NVIDIA H200", 0)
-    replaced: Any = hyper_connection
+    replaced: Any = op_base
     replaced.current = lambda _: device
     replaced = dispatching
     replaced.load = lambda *_: Nothing()

@@ -3,7 +3,9 @@
 Importing this loads neither torch nor CuPy; both come with the first call.
 """
 
+from .call_options import CallOptions
 from .communicator import Communicator
+from .declaration import Kind
 from .device import Device
 from .dispatch import Dispatch, bind
 from .errors import (
@@ -23,6 +25,7 @@ from .errors import (
     Unsupported,
 )
 from .explanation import Explanation
+from .op import Op
 from .plan import Plan
 from .policy import Policy
 from .request import Operator, Request, Signature
@@ -31,6 +34,7 @@ from .statistics import Stats
 from .watch import watch
 
 __all__ = [
+    "CallOptions",
     "ChannelError",
     "Choice",
     "Communicator",
@@ -43,10 +47,12 @@ __all__ = [
     "ForkedProcess",
     "FormatMismatch",
     "InvalidSetting",
+    "Kind",
     "LoadError",
     "Misaligned",
     "NotExact",
     "NotWarm",
+    "Op",
     "Operator",
     "Overlap",
     "PeerTimeout",

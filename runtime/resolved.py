@@ -24,7 +24,17 @@ class Resolved:
     That they are is not checked again, but for their alignment, which `Misaligned` is raised for.
     """
 
-    __slots__ = ("_arranged", "_chosen", "_inputs", "_tally", "plan", "request", "selection", "serve")
+    __slots__ = (
+        "_arranged",
+        "_chosen",
+        "_inputs",
+        "_returned",
+        "_tally",
+        "plan",
+        "request",
+        "selection",
+        "serve",
+    )
 
     def __init__(
         self,
@@ -35,6 +45,8 @@ class Resolved:
         tally: Tally,
         selection: Selection | None = None,
         plan: Plan | None = None,
+        *,
+        single: bool = False,
     ) -> None:
         """Bind a call.
 
@@ -47,11 +59,15 @@ class Resolved:
             tally: the counter of its calls.
             selection: the decisions; None for an empty call, which nothing has to serve.
             plan: the kernels; None where torch serves.
+            single: the op has one result, and gives and takes it as a tensor instead of a tuple.
         """
         self._tally = tally
         self._inputs = None if inputs is None else picker(inputs)
-        self._arranged: Callable[[Sequence[Any]], tuple[Any, ...]] = tuple
-        self._chosen: Callable[[Sequence[Any]], Sequence[Any]] | None = None
+        self._arranged: Callable[[Any], Any] = tuple
+        self._chosen: Callable[[Any], Sequence[Any]] | None = None
+        self._returned: Callable[[Any], Any] = tuple
+        if single:
+            self._arranged, self._chosen, self._returned = itemgetter(0), _in_tuple, _itself
         if results is not None:
             there = {place: index for index, place in enumerate(results) if place is not None}
             self._chosen = picker([there[place] for place in range(len(there))])
@@ -64,17 +80,31 @@ class Resolved:
         `dispatch.stats()` doesn't count it."""
         self.request, self.selection, self.plan = request, selection, plan
 
-    def __call__(
-        self, *arguments: torch.Tensor | None, out: Sequence[torch.Tensor | None] | None = None
-    ) -> tuple[torch.Tensor | None, ...]:
-        """The op's results for the op's tensors, in the op's order; None for what the kind doesn't have."""
+    def __call__(self, *arguments: torch.Tensor | None, out: Any = None) -> Any:
+        """The op's results for the op's tensors, in the op's order; None for what the kind doesn't have.
+
+        Args:
+            arguments: all of the op's tensors.
+            out: as the op takes it: a tuple of results, or a tensor where the op has one result; None for fresh ones.
+
+        Returns:
+            As the op gives its results.
+        """
         inputs: Any = arguments if self._inputs is None else self._inputs(arguments)
         self._tally.calls += 1
         if out is None:
             return self._arranged(self.serve(inputs, None))
         outputs: Any = out if self._chosen is None else self._chosen(out)
         self.serve(inputs, outputs)
-        return tuple(out)
+        return out if type(out) is tuple else self._returned(out)
+
+
+def _in_tuple(out: torch.Tensor) -> tuple[torch.Tensor]:
+    return (out,)
+
+
+def _itself(out: torch.Tensor) -> torch.Tensor:
+    return out
 
 
 def picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:

@@ -3,6 +3,7 @@
 Importing this loads neither torch nor CuPy nor Jinja; tomlkit is loaded when a spec is written back.
 """
 
+from ..table import default_lanes, legal_lanes
 from .base import DTYPE_BYTES, SHORT_DTYPE, Arch, DType, IntervalSpec, Model, ToleranceSpec
 from .errors import Finding, Problem, SpecError
 from .external import External
@@ -13,7 +14,7 @@ from .schema import UnknownFamily, json_schema, schema_files, schema_text
 from .shortform import Match, Selector, ShortForm, ShortFormError, matching, parse, select
 from .spec import CandidateSpec, ScheduleValues, Spec, WorkloadSpec
 from .tiling import RowTiling, TilingError, row_tiling
-from .tree import TreeSpec, default_lanes, legal_lanes
+from .tree import TreeSpec
 from .workspace import Workspace, find_workspace
 from .writer import edit
 

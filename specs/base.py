@@ -80,6 +80,7 @@ Positive = Annotated[float, Field(strict=True, gt=0, lt=1e38, allow_inf_nan=Fals
 """Above 0; kernels take it as FP32."""
 Bound = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 
+HalfDType = Literal["float16", "bfloat16"]
 DType = Literal["float16", "bfloat16", "float32"]
 SHORT_DTYPE: dict[str, str] = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
 DTYPE_BYTES: dict[str, int] = {"float16": 2, "bfloat16": 2, "float32": 4}

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .tree import WARP, TreeSpec
+from ..table import WARP
+from .tree import TreeSpec
 
 MAX_THREADS = 1024
 LOAD_BYTES = (2, 4, 8, 16)

@@ -10,14 +10,17 @@ from .dtypes import ITEM_BYTES, SHORT_DTYPE
 from .family import CTA_FIELDS, CtaRecord, FamilyEntry
 from .kernel import Buffer, Build, Dim3, Kernel, Launch
 from .record import DeviceKind, RecordLine, Scope, Verdict
+from .tree import MAX_LANES, WARP, default_lanes, legal_lanes
 from .workload import FORMAT, FieldValue, Part, Table, Tree, Workload, low_end
 
 __all__ = [
     "CTA_FIELDS",
     "FORMAT",
     "ITEM_BYTES",
+    "MAX_LANES",
     "OVERLAP",
     "SHORT_DTYPE",
+    "WARP",
     "Buffer",
     "Build",
     "Candidate",
@@ -37,6 +40,8 @@ __all__ = [
     "Verdict",
     "Workload",
     "aligned",
+    "default_lanes",
     "laid_out",
+    "legal_lanes",
     "low_end",
 ]

@@ -10,8 +10,8 @@ from ...evidence.family_evidence import Case, Chain
 from ...evidence.oracle.arrays import namespace
 from ...evidence.tensors import array_library, as_torch
 from ...table import ITEM_BYTES, Candidate, Workload
-from .oracle import all_reduce, all_reduce_sum2
-from .payloads import VALUE_KINDS, AnyBits, payloads
+from .oracle import AnyBits, all_reduce, all_reduce_sum2
+from .payloads import VALUE_KINDS, payloads
 
 if TYPE_CHECKING:
     import torch

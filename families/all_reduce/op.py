@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import policy as policies
+from ...runtime.arguments import dtype_name, refuse_grad
+from ...runtime.call_options import CallOptions
 from ...runtime.communicator.owner import ChannelOwner
 from ...runtime.communicator.single_channel import SingleChannel
 from ...runtime.current import current_stream
@@ -24,14 +26,16 @@ from ...runtime.device import serves
 from ...runtime.dispatch import Dispatch, chosen_policy
 from ...runtime.errors import LoadError
 from ...runtime.explanation import Explanation
+from ...runtime.op import MAX_RESOLVED, Op, runner
 from ...runtime.plain import is_traced
 from ...runtime.plan import Plan
 from ...runtime.request import Request
+from ...runtime.resolved import Resolved
 from ...runtime.selection import Choice
-from ...runtime.statistics import Tally
+from ...runtime.traced import graph_name
 from ...table import Contract, FieldValue
 from .inputs import Acquired, Inputs, split_like
-from .request import FAMILY, check_comm, check_tensors, dtype_of, local_request, request_of
+from .request import FAMILY, KINDS, check_alike, check_comm, check_tensors, local_request, request_of
 
 if TYPE_CHECKING:
     import torch
@@ -39,16 +43,20 @@ if TYPE_CHECKING:
     from ...runtime.operators import TorchOperator
     from ...runtime.request import Runner
 
-MAX_RESOLVED = 4096
-"""Calls of different size that are remembered."""
 
+@dataclass(frozen=True)
+class AllReduceOptions(CallOptions):
+    """What a sum is told besides its tensors."""
 
-@dataclass(frozen=True, slots=True)
-class ResolvedSum:
-    """What serves calls of one size."""
+    comm: ChannelOwner = field()
+    """The ranks."""
+    channel: str | None = None
+    """The spec whose channel is used; None: the first that serves the size."""
 
-    tally: Tally
-    plan: Plan | None
+    @property
+    def view(self) -> Any:
+        """The communicator, or what of it has the channel alone."""
+        return self.comm if self.channel is None else SingleChannel(self.comm, self.channel)
 
 
 @dataclass(slots=True)
@@ -56,20 +64,21 @@ class Known:
     """What the op remembers of a communicator."""
 
     generation: int
-    resolved: dict[object, ResolvedSum] = field(default_factory=dict)
+    resolved: dict[object, Resolved] = field(default_factory=dict)
     inputs: Inputs = field(default_factory=Inputs)
 
 
-class Op:
+class AllReduce(Op):
     """`all_reduce`, bound to a dispatch table."""
 
     family = FAMILY
+    kinds = KINDS
+    options = AllReduceOptions
 
     def __init__(self, dispatch: Dispatch) -> None:
-        """Bind, and register the op with `dispatch`."""
-        self._dispatch = dispatch
-        self._known: weakref.WeakKeyDictionary[ChannelOwner, Known] = weakref.WeakKeyDictionary()
-        dispatch.register(self)
+        """Bind, and make the op known to `dispatch`."""
+        super().__init__(dispatch)
+        self._of: weakref.WeakKeyDictionary[ChannelOwner, Known] = weakref.WeakKeyDictionary()
 
     def __call__(
         self,
@@ -114,11 +123,7 @@ class Op:
         policy: str | None = None,
     ) -> torch.Tensor:
         """The sum over the ranks of `a + b`, which a rank rounds to the storage dtype first; else as `all_reduce`."""
-        if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
-            raise ValueError(
-                f"a is {a.dtype} of shape {tuple(a.shape)} on {a.device}, b {b.dtype} of shape {tuple(b.shape)} on "
-                f"{b.device}; both must be alike"
-            )
+        check_alike((a, b))
         return self._call("sum2", (a, b), comm, out, channel, exact, policy)
 
     def acquire_outputs(
@@ -209,19 +214,16 @@ class Op:
     ) -> list[torch.Tensor]:
         first, ranks, kind = found.tensors[0], comm.local_ranks, "symmetric"
         if found.channel is None:
-            from . import reference as reference
-
-            return [self._fallback(kind, (t,), comm, exact, reference) for t in found.tensors]
+            sum_of = self._fallback(kind, comm, exact)
+            return [sum_of(tensor) for tensor in found.tensors]
+        options = AllReduceOptions(comm, exact, policy, found.channel)
         key = (kind, found.numel, first.dtype, found.slot, found.channel, exact, policy, policies.current())
-        resolved = self._resolve(
-            key, kind, found.numel, first, comm, found.channel, exact, policy, found.slot
-        )
+        resolved = self._sum(key, kind, found.numel, first, options, found.slot)
+        if resolved.plan is None:  # one call, which is counted once
+            rest = [resolved.serve((tensor,), None)[0] for tensor in found.tensors[1:]]
+            return [resolved(first), *rest]
         flat = first.new_empty(ranks * found.numel)
-        if resolved.plan is None:
-            from . import reference as reference
-
-            return [self._fallback(kind, (t,), comm, exact, reference) for t in found.tensors]
-        self._launch(resolved, (), flat)
+        resolved(out=flat)
         return split_like(flat.view(ranks, -1), found.tensors, ranks)
 
     def _call(
@@ -237,25 +239,36 @@ class Op:
         import torch
 
         if torch.compiler.is_compiling() or is_traced(given[0]):
-            from .operators import traced
-
             check_comm(comm)
-            return traced(self._dispatch.traced.key, kind, given, comm, out, channel, exact, policy)
+            if out is given[0] and kind == "staged":
+                from ...runtime.operators import namespace_of
+
+                options = {"comm": graph_name(comm), "channel": channel, "exact": exact, "policy": policy}
+                namespace = getattr(torch.ops, namespace_of(self._dispatch.traced.key))
+                namespace.all_reduce_.default(out, **options)
+                return out
+            both = given if len(given) > 1 else (*given, None)
+            return self.traced(both, kind, (channel, exact, policy, comm), out)  # type: ignore[no-any-return]
         return self.reduce(kind, given, comm, out, channel, exact, policy)
 
-    def communicator(self, name: str) -> Any:
-        """The communicator that has `name` in graphs.
-
-        Raises:
-            ValueError: it isn't known here.
-        """
-        return self._dispatch.traced.communicator(name)
+    def call(self, arguments: tuple[Any, ...], kind: str, values: tuple[Any, ...], out: Any) -> torch.Tensor:
+        """The op itself, as operators of torch call it."""
+        channel, exact, policy, comm = values
+        given = arguments if arguments[1] is not None else arguments[:1]
+        return self.reduce(kind, given, comm, out, channel, exact, policy)
 
     def torch_operators(self) -> tuple[TorchOperator, ...]:
-        """The `torch.library` operators of `all_reduce` and `all_reduce_sum2`."""
-        from .operators import operators
+        """The operators of the kinds, and `all_reduce_`, which reduces in place."""
+        from .operators import in_place
 
-        return operators(self)
+        return (*super().torch_operators(), in_place(self))
+
+    def results_like(self, arguments: Sequence[Any], kind: str, options: Any) -> list[torch.Tensor]:  # noqa: ARG002
+        """Sizes follow from the tensors alone."""
+        given = [tensor for tensor in arguments if tensor is not None]
+        self.refuse_grad(given)
+        check_alike(given)
+        return [given[0].new_empty(given[0].shape)]
 
     def refuse_grad(self, given: Sequence[torch.Tensor]) -> None:
         """Check that no tensor of a call made with gradients enabled requires one.
@@ -265,11 +278,8 @@ class Op:
         """
         import torch
 
-        if torch.is_grad_enabled() and any(part.requires_grad for part in given):
-            raise RuntimeError(
-                "the tensor requires grad, and all_reduce has no gradient; call it under torch.no_grad() or "
-                "torch.inference_mode()"
-            )
+        if torch.is_grad_enabled():
+            refuse_grad([("the tensor", tensor) for tensor in given], FAMILY)
 
     def reduce(
         self,
@@ -290,59 +300,39 @@ class Op:
             return tensor.clone() if out is None else out
         each = numel // comm.local_ranks
         key = (kind, each, tensor.dtype, tensor.device, channel, exact, policy, policies.current())
-        resolved = self._resolve(key, kind, each, tensor, comm, channel, exact, policy)
+        resolved = self._of_comm(comm).resolved.get(key)
+        if resolved is None:
+            resolved = self._sum(key, kind, each, tensor, AllReduceOptions(comm, exact, policy, channel))
         if resolved.plan is None:
-            from . import reference as reference
-
-            result = self._fallback(kind, given, comm, exact, reference)
-            return result if out is None else out.copy_(result)
+            return resolved(*given, out=out)  # type: ignore[no-any-return]
         # A tensor that isn't dense is copied, and the copy is what is reduced: never the caller's own.
         dense = [part if part.is_contiguous() else part.contiguous() for part in given]
-        result = tensor.new_empty(tensor.shape) if out is None else out
-        self._launch(resolved, dense, result)
-        return result
+        return resolved(*dense, out=tensor.new_empty(tensor.shape) if out is None else out)  # type: ignore[no-any-return]
 
-    def _launch(self, resolved: ResolvedSum, given: Sequence[torch.Tensor], out: torch.Tensor) -> None:
-        plan = resolved.plan
-        assert plan is not None
-        resolved.tally.calls += 1
-        plan(given, (out,))
-
-    def _fallback(
-        self, kind: str, given: Sequence[torch.Tensor], comm: ChannelOwner, exact: bool, reference: Any
-    ) -> torch.Tensor:
-        mine = reference.local_sum(*given) if kind == "sum2" else given[0]
-        if comm.local_ranks > 1:
-            result: torch.Tensor = reference.stacked(mine)
-        else:
-            result = reference.over_group(mine, comm.group, exact)
-        return result
-
-    def _resolve(
+    def _sum(
         self,
         key: object,
         kind: str,
         numel: int,
         tensor: torch.Tensor,
-        comm: ChannelOwner,
-        channel: str | None,
-        exact: bool,
-        policy: str | None,
+        options: AllReduceOptions,
         slot: int = 0,
-    ) -> ResolvedSum:
-        known = self._known_of(comm).resolved
+    ) -> Resolved:
+        """What serves calls of one size, decided once for a communicator."""
+        comm = options.comm
+        known = self._of_comm(comm).resolved
         found = known.get(key)
         if found is None:
-            view: Any = comm if channel is None else SingleChannel(comm, channel)
-            request = self._request(kind, numel, dtype_of(tensor), comm, exact, slot)
-            chosen = chosen_policy(policy)
-            selection, plan = self._dispatch.resolve(request, comm.device_of(tensor), chosen, view, exact)
-            found = ResolvedSum(self._dispatch.statistics.tally(selection), plan)
+            request = self._of_size(kind, numel, dtype_name(tensor), options, slot)
+            chosen = chosen_policy(options.policy)
+            device = comm.device_of(tensor)
+            selection, plan = self._dispatch.resolve(request, device, chosen, options.view, options.exact)
+            tally = self._dispatch.statistics.tally(selection)
+            served = runner(self._fallback(kind, comm, options.exact))
+            found = Resolved(request, None, None, served, tally, selection, plan, single=True)
             if len(known) >= MAX_RESOLVED:
                 known.clear()
             known[key] = found
-        if found.plan is None:
-            found.tally.calls += 1
         return found
 
     def load_plan_of_route(
@@ -357,7 +347,8 @@ class Op:
             ValueError: no candidate of an open channel has the route for this dtype, or the payload is too large.
             LoadError: none of them loads here, or the CTAs of none fit on the GPU at once.
         """
-        request = self._request(kind, numel, str(dtype).removeprefix("torch."), comm, False)
+        name = str(dtype).removeprefix("torch.")
+        request = self._of_size(kind, numel, name, AllReduceOptions(comm))
         device = comm.target
         size = int(str(request.fields["payload_bytes"]))
         unfit: LoadError | None = None
@@ -395,11 +386,10 @@ class Op:
     ) -> Explanation:
         """Which candidate a call takes, and the reason for every candidate; communicates nothing."""
         check_comm(comm)
-        view: Any = comm if channel is None else SingleChannel(comm, channel)
-        numel = tensor.numel() // comm.local_ranks
-        request = self._request(kind, numel, dtype_of(tensor), comm, exact)
-        device = comm.device_of(tensor)
-        return Explanation.of(self._dispatch.select(request, device, chosen_policy(policy), view, exact))
+        options = AllReduceOptions(comm, exact, policy, channel)
+        request = self._of_size(kind, tensor.numel() // comm.local_ranks, dtype_name(tensor), options)
+        device, chosen = comm.device_of(tensor), chosen_policy(policy)
+        return Explanation.of(self._dispatch.select(request, device, chosen, options.view, exact))
 
     def request_for(self, fields: Mapping[str, FieldValue], kind: str) -> Request:
         """The request of a call on local ranks whose payload has `payload_bytes`, one number.
@@ -415,32 +405,22 @@ class Op:
         Raises:
             ValueError: as `request_for`.
         """
-        from . import reference as reference
+        from .reference import fallback
 
         local_request(fields, kind)
         ranks = int(str(fields["world_size"]))
+        total = fallback(kind, ranks, None, exact=True)
+        return runner(lambda *parts: total(*[part.view(ranks, -1) for part in parts]).view(-1))
 
-        def run(
-            inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None
-        ) -> Sequence[torch.Tensor]:
-            parts = [part.view(ranks, -1) for part in inputs]
-            mine = reference.local_sum(*parts) if kind == "sum2" else parts[0]
-            result = reference.stacked(mine).view(-1)
-            return [result] if outputs is None else [outputs[0].copy_(result)]
-
-        return run
-
-    def _request(
-        self, kind: str, numel: int, dtype: str, comm: ChannelOwner, exact: bool, slot: int = 0
+    def _of_size(
+        self, kind: str, numel: int, dtype: str, options: AllReduceOptions, slot: int = 0
     ) -> Request:
-        contract: Contract
+        comm = options.comm
+        contract: Contract = "exact"
         if comm.local_ranks > 1:
-            contract, note = "exact", "torch, in rank order"
-        elif exact:
-            contract, note = (
-                "exact",
-                "all contributions gathered by torch.distributed and added in rank order",
-            )
+            note = "torch, in rank order"
+        elif options.exact:
+            note = "all contributions gathered by torch.distributed and added in rank order"
         else:
             contract, note = (
                 "tolerance",
@@ -448,13 +428,22 @@ class Op:
             )
         return request_of(kind, numel, dtype, comm.world_size, comm.local_ranks, contract, note, slot)
 
+    def _fallback(self, kind: str, comm: ChannelOwner, exact: bool) -> Callable[..., torch.Tensor]:
+        from .reference import fallback
+
+        # What is remembered of a communicator must not keep it alive, so not `comm` itself.
+        return fallback(kind, comm.local_ranks, None if comm.local_ranks > 1 else comm.group, exact)
+
     def _inputs_of(self, comm: ChannelOwner) -> Inputs:
         check_comm(comm)
-        return self._known_of(comm).inputs
+        return self._of_comm(comm).inputs
 
-    def _known_of(self, comm: ChannelOwner) -> Known:
+    def _of_comm(self, comm: ChannelOwner) -> Known:
         """What is remembered of a communicator, since its channels were made anew or closed."""
-        known = self._known.get(comm)
+        known = self._of.get(comm)
         if known is None or known.generation != comm.generation:
-            known = self._known[comm] = Known(comm.generation)
+            known = self._of[comm] = Known(comm.generation)
         return known
+
+
+OP = AllReduce

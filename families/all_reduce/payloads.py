@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...evidence.oracle.dtypes import storage
 from ...evidence.oracle.philox import stream
-
-AnyBits: TypeAlias = NDArray[Any]
-"""uint16, or uint32 for float32."""
+from .oracle import AnyBits
 
 Role = Literal["inputs", "addends"]
 """What a rank contributes, and what `sum2` adds to it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as distributed
@@ -27,6 +27,25 @@ def stacked(tensors: torch.Tensor) -> torch.Tensor:
     """Of ranks that share a process: `[ranks, ...]` to the same sum for each of them."""
     total = in_rank_order(tensors.unbind(0))
     return total.expand_as(tensors).contiguous()
+
+
+def fallback(
+    kind: str, ranks: int, group: distributed.ProcessGroup | None, exact: bool
+) -> Callable[..., torch.Tensor]:
+    """What serves a kind where no kernel does: a function of what a rank, or all of this process, contribute.
+
+    Args:
+        kind: `sum2` takes two tensors, the others one.
+        ranks: of this process; with several, tensors have the rank as their first dimension.
+        group: of a process with one rank.
+        exact: see `over_group`.
+    """
+
+    def total(*given: torch.Tensor) -> torch.Tensor:
+        mine = local_sum(*given) if kind == "sum2" else given[0]
+        return stacked(mine) if ranks > 1 else over_group(mine, group, exact)
+
+    return total
 
 
 def over_group(tensor: torch.Tensor, group: distributed.ProcessGroup | None, exact: bool) -> torch.Tensor:

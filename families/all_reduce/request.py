@@ -6,17 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ...runtime.communicator.owner import ChannelOwner
+from ...runtime.declaration import Kind
 from ...runtime.request import Request, Signature
-from ...table import ITEM_BYTES, Buffer, Contract, FieldValue
+from ...table import ITEM_BYTES, SHORT_DTYPE, Buffer, Contract, FieldValue
 
 if TYPE_CHECKING:
     import torch
 
 FAMILY = "all_reduce"
-KINDS = ("staged", "sum2", "symmetric")
-GIVEN = {"staged": ("inputs",), "sum2": ("inputs", "addends"), "symmetric": ()}
-"""Tensors that kernels of a kind take, in their names."""
-SHORT = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32"}
+KINDS = {
+    "staged": Kind(inputs=("inputs",), outputs=("outputs",), operator="all_reduce", called=("input",)),
+    "sum2": Kind(inputs=("inputs", "addends"), outputs=("outputs",), called=("a", "b")),
+    "symmetric": Kind(inputs=(), outputs=("outputs",), operator=None),
+}
 
 
 def request_of(
@@ -47,13 +49,13 @@ def request_of(
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}; allowed are {', '.join(KINDS)}")
     size = numel * ITEM_BYTES.get(dtype, 8)
-    buffers = [Buffer(name, (ranks * numel,), dtype) for name in (*GIVEN[kind], "outputs")]
+    buffers = [Buffer(name, (ranks * numel,), dtype) for name in (*KINDS[kind].inputs, "outputs")]
     return Request(
         family=FAMILY,
         kind=kind,
         fields={"dtype": dtype, "world_size": world_size, "payload_bytes": size},
         signature=Signature(tuple(buffers[:-1]), tuple(buffers[-1:])),
-        label=f"{SHORT.get(dtype, dtype)}-b{size}-tp{world_size}",
+        label=f"{SHORT_DTYPE.get(dtype, dtype)}-b{size}-tp{world_size}",
         reference_contract=contract,
         reference_note=note,
         constants={"numel": (numel % 2**32).to_bytes(4, "little"), "input_slot": slot.to_bytes(4, "little")},
@@ -73,11 +75,6 @@ def local_request(fields: Mapping[str, FieldValue], kind: str) -> Request:
         raise ValueError(f"{size} bytes aren't whole elements of {dtype}; take another payload_bytes")
     numel = int(size) // ITEM_BYTES[dtype]
     return request_of(kind, numel, dtype, ranks, ranks, "exact", "torch, in rank order")
-
-
-def dtype_of(tensor: torch.Tensor) -> str:
-    """torch's name of a tensor's dtype, without `torch.`."""
-    return str(tensor.dtype).removeprefix("torch.")
 
 
 def check_comm(comm: object) -> None:
@@ -105,3 +102,14 @@ def check_tensors(given: Sequence[torch.Tensor], comm: ChannelOwner, out: torch.
             f"out is {out.dtype} of shape {tuple(out.shape)} on {out.device}, strides {out.stride()}; it must be "
             f"{tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}, contiguous"
         )
+
+
+def check_alike(given: Sequence[torch.Tensor]) -> None:
+    """Refuse addends that differ from the first tensor; raises ValueError."""
+    a = given[0]
+    for b in given[1:]:
+        if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
+            raise ValueError(
+                f"a is {a.dtype} of shape {tuple(a.shape)} on {a.device}, b {b.dtype} of shape {tuple(b.shape)} on "
+                f"{b.device}; both must be alike"
+            )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     import torch
 
-    from .op import Op
+    from .op import HyperConnection
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class HyperConnectionChain:
     """
 
     def __init__(
-        self, op: Op, layers: Sequence[Weights], final: Weights | None = None, **options: Any
+        self, op: HyperConnection, layers: Sequence[Weights], final: Weights | None = None, **options: Any
     ) -> None:
         """Hold the weights of the boundaries in order, and of the final mixer.
 

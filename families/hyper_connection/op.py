@@ -3,65 +3,59 @@
     (x, block_input, injection_out) = hyper_connection(
         residual, block, injection, norm_weight, down_weight, up_weight, kind="boundary", eps=1e-6)
 
-Shapes, kinds and arithmetic: docs/hyper_connection.md. The number of tokens is
-read here, inside the op, on every call: a caller that fixed it at prefill would never decode fast.
+Shapes, kinds and arithmetic: contract of the family, sections 1 and 2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...runtime import policy as policies
+from ...runtime.call_options import CallOptions
 from ...runtime.communicator import Communicator
-from ...runtime.device import current
-from ...runtime.dispatch import Dispatch, chosen_policy
-from ...runtime.errors import Misaligned
-from ...runtime.explanation import Explanation
-from ...runtime.plain import is_traced
-from ...runtime.request import Request
-from ...runtime.resolved import Resolved
-from ...runtime.statistics import Tally
-from ...table import FieldValue, Table
-from .arguments import (
-    ARGUMENTS,
-    RESULTS,
-    check_overlap,
-    checked_kind,
-    checked_out,
-    layout_problems,
-    positions,
-    read,
-    refuse_grad,
-)
-from .known import KnownCall, facts_of
-from .shape import FAMILY, INPUTS, OUTPUTS, BoundaryShape, ChosenTrees, trees_for
+from ...runtime.op import Op
+from ...table import Contract, FieldValue
+from .branches import branches_of
+from .shape import EXACT_TOKENS, FAMILY, KINDS, BoundaryShape, trees_for
 
 if TYPE_CHECKING:
     import torch
 
-    from ...runtime.operators import TorchOperator
-    from ...runtime.request import Runner
     from .chain import HyperConnectionChain, Weights
 
     Maybe = torch.Tensor | None
     Result = tuple[Maybe, Maybe, Maybe]
 
-MAX_RESOLVED = 4096
-"""Calls of different shape that are remembered; a prefill of ever new lengths must not grow without bound."""
+FP32_MAX = 3.4028234663852886e38
 
 
-class Op:
+@dataclass(frozen=True)
+class HyperConnectionOptions(CallOptions):
+    """What a boundary is told besides its tensors."""
+
+    eps: float = 1e-6
+    """Added to the mean square, rounded to FP32."""
+    branches: int | None = None
+    """HC, where the tensors don't determine it and the table doesn't either."""
+
+
+class HyperConnection(Op):
     """`hyper_connection`, bound to a dispatch table."""
 
     family = FAMILY
-
-    def __init__(self, dispatch: Dispatch) -> None:
-        """Bind, and register the op with `dispatch`."""
-        self._dispatch = dispatch
-        self._resolved: dict[tuple[object, ...], Resolved] = {}
-        self._known: dict[tuple[object, ...], KnownCall] = {}
-        dispatch.register(self)
+    kinds = KINDS
+    options = HyperConnectionOptions
+    short_form: ClassVar[Mapping[str, str]] = {
+        "hc": "branches",
+        "h": "hidden",
+        "n": "tokens",
+        "r": "low_rank",
+        "tp": "world_size",
+    }
+    free_shapes = frozenset(
+        {"norm_weight"}
+    )  # told apart by its element count: [HC, H] is as good as [HC * H]
 
     def __call__(
         self,
@@ -104,137 +98,15 @@ class Op:
             unless `out` is given; None for what the kind doesn't have.
 
         Raises:
-            ValueError, TypeError: the arguments contradict each other or aren't allowed.
-            RuntimeError: an input requires grad.
-            NotExact, Unsupported, NotWarm: as `Dispatch.resolve` says.
+            ValueError, TypeError, RuntimeError, NotExact, Unsupported, NotWarm: as `Op.__call__` says.
         """
         import torch
 
         arguments = (residual, block, injection, norm_weight, down_weight, up_weight)
+        values = (eps, branches, exact, policy, comm)
         if torch.compiler.is_compiling():
-            from .operators import traced
-
-            return traced(self._dispatch.traced.key, arguments, kind, eps, branches, comm, exact, policy, out)
-        return self.call(arguments, kind, eps, branches, comm, exact, policy, out)
-
-    def call(
-        self,
-        arguments: tuple[Maybe, ...],
-        kind: str,
-        eps: float,
-        branches: int | None,
-        comm: Communicator | None,
-        exact: bool,
-        policy: str | None,
-        out: Sequence[Maybe] | None,
-    ) -> Result:
-        """The op itself, for calls that aren't traced; see `__call__`."""
-        in_force = policies.override() if policy is None else policy
-        key: tuple[object, ...] | None
-        try:
-            key = (kind, arguments[0].shape, eps, branches, comm, exact, in_force)  # type: ignore[union-attr]
-            known = self._known.get(key)
-            if known is not None and not known.fits(arguments, out):
-                known = None
-        except (AttributeError, TypeError):  # what has no key: reading the call says why
-            key = known = None
-        if known is not None:
-            try:
-                return known.resolved(*arguments, out=out)  # type: ignore[return-value]
-            except Misaligned:  # kernels can't take it, torch can
-                pass
-        if any(is_traced(tensor) for tensor in arguments):
-            from .operators import traced
-
-            return traced(self._dispatch.traced.key, arguments, kind, eps, branches, comm, exact, policy, out)
-        resolved = self._decided(arguments, kind, eps, branches, comm, exact, policy, out)
-        if key is not None and resolved.plan is not None:
-            self._known[key] = KnownCall(resolved, arguments)
-        return cast("Result", resolved(*arguments, out=out))
-
-    def _decided(
-        self,
-        arguments: tuple[Maybe, ...],
-        kind: str,
-        eps: float,
-        branches: int | None,
-        comm: Communicator | None,
-        exact: bool,
-        policy: str | None,
-        out: Sequence[Maybe] | None,
-    ) -> Resolved:
-        """What serves a call, decided once for all calls whose tensors have the same layout."""
-        import torch
-
-        try:
-            key = (
-                kind,
-                eps,
-                branches,
-                comm,
-                exact,
-                policies.current() if policy is None else policy,
-                *[None if tensor is None else facts_of(tensor) for tensor in arguments],
-                None
-                if out is None
-                else tuple([None if tensor is None else facts_of(tensor) for tensor in out]),
-            )
-            resolved = self._resolved.get(key)
-        except (AttributeError, TypeError, RuntimeError):  # what has no key: reading the call says why
-            self._request(arguments, kind, eps, branches, comm, out)
-            chosen_policy(policy)
-            raise
-        if torch.is_grad_enabled():
-            refuse_grad(arguments)
-        if resolved is None:
-            resolved = self._resolve(arguments, kind, eps, branches, comm, exact, policy, out)
-            if len(self._resolved) >= MAX_RESOLVED:
-                self._resolved.clear()
-                self._known.clear()
-            self._resolved[key] = resolved
-        elif out is not None:  # addresses aren't in the key
-            named = zip((*ARGUMENTS, *RESULTS), (*arguments, *out), strict=True)
-            check_overlap(OUTPUTS[kind], {name: tensor for name, tensor in named if tensor is not None})
-        return resolved
-
-    @property
-    def table(self) -> Table:
-        """The dispatch table that the op is bound to."""
-        return self._dispatch.table
-
-    def communicator(self, name: str | None) -> Communicator | None:
-        """The communicator that has `name` in graphs; None for None.
-
-        Raises:
-            ValueError: it isn't known here.
-        """
-        return None if name is None else self._dispatch.traced.communicator(name)
-
-    def torch_operators(self) -> tuple[TorchOperator, ...]:
-        """The op's `torch.library` operators: two for each kind, of which one writes into given tensors."""
-        from .operators import operators
-
-        return operators(self)
-
-    def plan(
-        self,
-        residual: torch.Tensor,
-        block: Maybe,
-        injection: Maybe,
-        norm_weight: Maybe,
-        down_weight: Maybe,
-        up_weight: Maybe,
-        *,
-        kind: str = "boundary",
-        eps: float = 1e-6,
-        branches: int | None = None,
-        comm: Communicator | None = None,
-        exact: bool = False,
-        policy: str | None = None,
-    ) -> Resolved:
-        """Decide and load once; the result is called with tensors alone, and checks nothing again."""
-        arguments = (residual, block, injection, norm_weight, down_weight, up_weight)
-        return self._resolve(arguments, kind, eps, branches, comm, exact, policy, None)
+            return self.traced(arguments, kind, values, out)  # type: ignore[no-any-return]
+        return self.call(arguments, kind, values, out)  # type: ignore[no-any-return]
 
     def chain(
         self, layers: Sequence[Weights], final: Weights | None = None, **options: Any
@@ -244,110 +116,73 @@ class Op:
 
         return HyperConnectionChain(self, layers, final, **options)
 
-    def explain(
+    def check_options(self, options: HyperConnectionOptions) -> None:
+        """Check eps, branches and the communicator."""
+        eps, branches = options.eps, options.branches
+        if not (isinstance(eps, (int, float)) and 0 <= eps <= FP32_MAX):
+            raise ValueError(f"eps is {eps!r}; it must be a finite FP32 number of at least 0")
+        if branches is not None and (not isinstance(branches, int) or isinstance(branches, bool)):
+            raise TypeError(f"branches is {branches!r}; it must be an integer of at least 2, or None")
+        super().check_options(options)
+
+    def fields(
         self,
-        residual: torch.Tensor,
-        block: Maybe,
-        injection: Maybe,
-        norm_weight: Maybe,
-        down_weight: Maybe,
-        up_weight: Maybe,
-        *,
-        kind: str = "boundary",
-        eps: float = 1e-6,
-        branches: int | None = None,
-        comm: Communicator | None = None,
-        exact: bool = False,
-        policy: str | None = None,
-        out: Sequence[Maybe] | None = None,
-    ) -> Explanation:
-        """Which candidate such a call takes, and the reason for every candidate; computes nothing."""
-        arguments = (residual, block, injection, norm_weight, down_weight, up_weight)
-        _, _, request = self._request(arguments, kind, eps, branches, comm, out)
-        chosen = chosen_policy(policy)
-        return Explanation.of(self._dispatch.select(request, current(residual.device), chosen, comm, exact))
+        given: Mapping[str, torch.Tensor],
+        kind: str,  # noqa: ARG002
+        options: HyperConnectionOptions,
+    ) -> dict[str, FieldValue]:
+        """The workload fields of a call (contract of the family, sections 1 and 2)."""
+        residual, up_weight, norm = given["residual"], given.get("up_weight"), given.get("norm_weight")
+        if residual.ndim != 2:
+            raise ValueError(
+                f"residual has shape {tuple(residual.shape)}; it must be [tokens, branches * hidden]"
+            )
+        # Tokens may stay a symbol of whoever traces; int() makes numbers of all other sizes.
+        tokens, state = residual.shape[0], int(residual.shape[1])
+        if up_weight is not None and (up_weight.ndim != 2 or up_weight.shape[1] == 0):
+            raise ValueError(
+                f"up_weight has shape {tuple(up_weight.shape)}; it must be [branches * hidden, low_rank], "
+                "and low_rank at least 1"
+            )
+        low_rank = 0 if up_weight is None else int(up_weight.shape[1])
+        branches = branches_of(self.table, given, state, low_rank, options.branches)
+        return {
+            "branches": branches,
+            "hidden": state // branches,
+            "tokens": tokens,
+            "world_size": 1 if options.comm is None else options.comm.world_size,
+            "low_rank": low_rank,
+            "eps": float(options.eps),
+            "norm_weight": "shared" if norm is not None and norm.numel() != state else "per_branch",
+        }
 
-    def request_for(self, fields: Mapping[str, FieldValue], kind: str) -> Request:
-        """The request of a well laid out call of a workload's shape; `tokens` must be one number.
+    def shapes(self, fields: Mapping[str, Any], kind: str) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of all tensors."""
+        return BoundaryShape.of(fields).tensors(kind)
 
-        Raises:
-            ValueError: an unknown kind, or an interval where a number is needed.
-        """
-        shape = self._shape(fields, kind)
-        return shape.request(kind, trees_for(self._dispatch.table, shape, kind))
-
-    def reference_for(self, fields: Mapping[str, FieldValue], kind: str) -> Runner:
-        """The torch reference of a kind, as a function of the signature's inputs.
-
-        Raises:
-            ValueError: as `request_for`.
-        """
-        from .reference import Reference
-
-        shape = self._shape(fields, kind)
-        return Reference(shape, kind, trees_for(self._dispatch.table, shape, kind).trees)
-
-    def _shape(self, fields: Mapping[str, FieldValue], kind: str) -> BoundaryShape:
-        checked_kind(kind)
-        plain = {name: _single(name, value) for name, value in fields.items()}
-        combine = kind == "combine"
-        return BoundaryShape(
-            dtype=str(plain["dtype"]),
-            branches=int(plain["branches"]),
-            hidden=int(plain["hidden"]),
-            low_rank=0 if combine else int(plain["low_rank"]),
-            tokens=int(plain["tokens"]),
-            norm_weight="" if combine else str(plain["norm_weight"]),
-            eps=float(plain["eps"]),
-            world_size=int(plain["world_size"]),
+    def describe(self, fields: Mapping[str, FieldValue]) -> str:
+        """Its sizes in words."""
+        return (
+            f"{fields['tokens']} tokens, {fields['branches']} branches, hidden {fields['hidden']} and "
+            f"low_rank {fields.get('low_rank', 0)}"
         )
 
-    def _request(
-        self,
-        arguments: Sequence[Maybe],
-        kind: str,
-        eps: float,
-        branches: int | None,
-        comm: Communicator | None,
-        out: Sequence[Maybe] | None,
-    ) -> tuple[BoundaryShape, ChosenTrees, Request]:
-        table = self._dispatch.table
-        shape = read(table, arguments, kind, eps, branches, comm)
-        given = [tensor for tensor in arguments if tensor is not None]
-        outputs = {} if out is None else checked_out(shape.signature(kind), given, kind, out)
-        trees = trees_for(table, shape, kind)
-        problems = layout_problems({**dict(zip(INPUTS[kind], given, strict=True)), **outputs})
-        return shape, trees, shape.request(kind, trees, problems)
+    def reference(self, fields: Mapping[str, Any], kind: str) -> Callable[..., Sequence[torch.Tensor]]:
+        """By the trees up to `EXACT_TOKENS`, above by torch's GEMMs."""
+        from .reference import reference
 
-    def _resolve(
-        self,
-        arguments: Sequence[Maybe],
-        kind: str,
-        eps: float,
-        branches: int | None,
-        comm: Communicator | None,
-        exact: bool,
-        policy: str | None,
-        out: Sequence[Maybe] | None,
-    ) -> Resolved:
-        shape, trees, request = self._request(arguments, kind, eps, branches, comm, out)
-        from .reference import Reference
+        return reference(BoundaryShape.of(fields), kind, trees_for(self.table, fields, kind).trees)
 
-        reference = Reference(shape, kind, trees.trees)
-        chosen = chosen_policy(policy)
-        if shape.tokens == 0:
-            return Resolved(request, *positions(kind), reference, Tally())
-        residual = arguments[0]
-        assert residual is not None
-        device = current(residual.device)
-        selection, plan = self._dispatch.resolve(request, device, chosen, comm, exact)
-        tally = self._dispatch.statistics.tally(selection)
-        return Resolved(request, *positions(kind), reference, tally, selection, plan)
+    def promise(self, fields: Mapping[str, Any], kind: str) -> tuple[Contract, str]:
+        """The reference is exact for few tokens."""
+        tokens = fields["tokens"]
+        if tokens <= EXACT_TOKENS:
+            return "exact", f"torch, tree-exact, {trees_for(self.table, fields, kind).origin}"
+        return "tolerance", f"torch with library GEMMs, because {tokens} tokens are more than {EXACT_TOKENS}"
+
+    def constants(self, fields: Mapping[str, Any]) -> Mapping[str, bytes]:
+        """The number of tokens."""
+        return {"tokens": fields["tokens"].to_bytes(4, "little")}
 
 
-def _single(name: str, value: FieldValue) -> str | int | float:
-    if not isinstance(value, tuple):
-        return value
-    if value[0] != value[1]:
-        raise ValueError(f"{name} is an interval, {value[0]} to {value[1]}; name one number of it")
-    return value[0]
+OP = HyperConnection

@@ -6,14 +6,14 @@ points and leaves the sums to torch and its GEMM library: contract "tolerance", 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as functional
 
 from ...runtime.exact import dot, fma, quotient, sigmoid, silu, sqrt
 from ...table import Tree
-from .shape import EXACT_TOKENS, INPUTS, OUTPUTS, BoundaryShape
+from .shape import EXACT_TOKENS, KINDS, BoundaryShape
 
 BoundaryTensors = dict[str, torch.Tensor]
 
@@ -21,28 +21,19 @@ BLOCK_ELEMENTS = 1 << 22
 """Accumulators of a reduction that are worked on at once: bounds its temporaries to a few 100 MB."""
 
 
-class Reference:
-    """Both, with the interface of a plan: inputs and outputs of a kind in the signature's order."""
+def reference(
+    shape: BoundaryShape, kind: str, trees: Mapping[str, Tree]
+) -> Callable[..., Sequence[torch.Tensor]]:
+    """A kind of the op as a function of its inputs, in order, that gives its outputs; exact up to 16 tokens."""
+    declared = KINDS[kind]
 
-    def __init__(self, shape: BoundaryShape, kind: str, trees: Mapping[str, Tree]) -> None:
-        """Hold the shape; trees are followed up to 16 tokens."""
-        self._shape, self._kind, self._trees = shape, kind, trees
+    def run(*inputs: torch.Tensor) -> Sequence[torch.Tensor]:
+        given = dict(zip(declared.inputs, inputs, strict=True))
+        few = shape.tokens <= EXACT_TOKENS
+        named = exact(shape, kind, given, trees) if few else approximate(shape, kind, given)
+        return [named[name] for name in declared.outputs]
 
-    def __call__(
-        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
-    ) -> Sequence[torch.Tensor]:
-        """Compute, and copy into `outputs` if they are given."""
-        given = dict(zip(INPUTS[self._kind], inputs, strict=True))
-        if self._shape.tokens <= EXACT_TOKENS:
-            named = exact(self._shape, self._kind, given, self._trees)
-        else:
-            named = approximate(self._shape, self._kind, given)
-        results = [named[name] for name in OUTPUTS[self._kind]]
-        if outputs is None:
-            return results
-        for output, result in zip(outputs, results, strict=True):
-            output.copy_(result)
-        return outputs
+    return run
 
 
 def exact(

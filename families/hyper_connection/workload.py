@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from ...specs.base import (
     Count,
+    HalfDType,
     IntervalOrCount,
     IntervalSpec,
     Model,
@@ -19,10 +20,9 @@ from ...specs.base import (
 )
 from ...specs.errors import Finding
 from ...specs.spec import WorkloadSpec
-from ...specs.tree import MAX_COUNT, TreeSpec, default_lanes
+from ...specs.tree import MAX_COUNT, TreeSpec
 from ...table import FieldValue
-
-DTypes = Literal["float16", "bfloat16"]
+from .trees import default_trees
 
 SMALLEST_NORMAL = 2.0**-126
 """Of FP32: a smaller eps would lose bits, or become zero."""
@@ -43,10 +43,10 @@ class HyperConnectionWorkload(WorkloadSpec):
     """Shape and contract of a boundary."""
 
     dtypes: Annotated[
-        tuple[DTypes, ...],
+        tuple[HalfDType, ...],
         BeforeValidator(as_list),
         Field(min_length=1, alias="dtype"),
-        one_or_several(DTypes),
+        one_or_several(HalfDType),
     ]
     """Storage dtype of all tensors, or a list of them."""
     branches: Annotated[Count, Field(ge=2)]
@@ -97,13 +97,9 @@ class HyperConnectionWorkload(WorkloadSpec):
         }
 
     def trees(self) -> dict[str, TreeSpec]:
-        """Give the trees of `norm`, `down` and `up`; what isn't stated has its default."""
-        lanes = default_lanes(self.hidden // 8)
-        return {
-            "norm": self.tree.norm or TreeSpec(1, lanes, 8),
-            "down": self.tree.down or TreeSpec(self.branches, lanes, 8),
-            "up": self.tree.up or TreeSpec(1, 32, 2),
-        }
+        """Give the trees of `norm`, `down` and `up`; defaults as in numerics section 2."""
+        defaults = default_trees(self.branches, self.hidden, self.low_rank)
+        return {name: getattr(self.tree, name) or TreeSpec(*tree) for name, tree in defaults.items()}
 
     def problems(self) -> Iterator[Finding]:
         """Find trees that don't fit their length, and a weight that is too large to index."""
@@ -114,9 +110,7 @@ class HyperConnectionWorkload(WorkloadSpec):
         lengths = {"norm": self.hidden, "down": self.branches * self.hidden, "up": self.low_rank}
         for name, tree in self.trees().items():
             message = tree.check(lengths[name])
-            if message and getattr(self.tree, name) is None:
-                yield Finding(("tree",), f"{name}: {message} This is the default; state tree.{name}.")
-            elif message:
+            if message:
                 yield Finding(("tree", name), message)
         down = self.padded_down_rows * self.branches * self.hidden
         residual = self.tokens.max * self.branches * self.hidden

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...runtime import policy as policies
+from ...runtime.arguments import dtype_name
+from ...runtime.call_options import CallOptions
+from ...runtime.declaration import Kind
 from ...runtime.device import Device, current, serves
 from ...runtime.dispatch import Dispatch, chosen_policy
 from ...runtime.errors import LoadError, NotExact
+from ...runtime.op import Op
 from ...runtime.policy import Policy
 from ...runtime.selection import Choice, Selection
 from ...runtime.statistics import Tally, refuse
 from ...runtime.watch import note
-from ...table import Candidate, FieldValue, Workload
-from .shape import FAMILY, LinearShape
+from ...table import Candidate, Contract, FieldValue, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -25,30 +28,76 @@ if TYPE_CHECKING:
     from .overlap.kernels import Kernels
     from .overlap.rows import SliceSchedule
 
+FAMILY = "linear_all_reduce"
+KIND = "linear"
+
 MAX_DECIDED = 4096
 """Calls of different shape that a layer group remembers."""
 
 
 @dataclass(frozen=True)
-class Terms:
+class Terms(CallOptions):
     """What a layer group was asked for; groups of equal terms are one."""
 
-    comm: Any
     quantisation: str = "none"
     nonfinite: str = "nan"
-    exact: bool = False
-    policy: str | None = None
     force: SliceSchedule | str | None = None
     """A schedule of torch's own, or a candidate by name, whatever the records say: for benchmarks and tests."""
 
 
-class Deciding:
-    """The decisions of the op by its dispatch table."""
+class Deciding(Op):
+    """What the op knows of its dispatch table."""
+
+    family = FAMILY
+    kinds: ClassVar[Mapping[str, Kind]] = {
+        KIND: Kind(("x", "weight"), ("result",), without=frozenset({"channel_rows"}), operator=None)
+    }
+    options = Terms
+    short_form: ClassVar[Mapping[str, str]] = {"w": "width", "k": "k", "m": "m", "tp": "world_size"}
+    alignment = 1
 
     def __init__(self, dispatch: Dispatch) -> None:
         """Bind."""
-        self._dispatch = dispatch
+        super().__init__(dispatch)
         self._kernels: dict[object, Kernels] = {}
+
+    def shapes(self, fields: Mapping[str, Any], kind: str) -> Mapping[str, tuple[int, ...]]:  # noqa: ARG002
+        """Of one rank."""
+        m, k, width = fields["m"], fields["k"], fields["width"]
+        return {"x": (m, k), "weight": (width, k), "result": (m, width)}
+
+    def promise(self, fields: Mapping[str, Any], kind: str) -> tuple[Contract, str]:  # noqa: ARG002
+        """A library's GEMM adds in an order that nobody states."""
+        return "tolerance", "torch's GEMM, then the plain all-reduce"
+
+    def request_for(self, fields: Mapping[str, FieldValue], kind: str) -> Request:
+        """The request of a call of a workload's shape; `m` must be one number.
+
+        Raises:
+            ValueError: an unknown kind or dtype, or an interval where a number is needed.
+        """
+        quantised = fields["quantisation"] != "none"
+        return super().request_for({n: v for n, v in fields.items() if quantised or n != "nonfinite"}, kind)
+
+    def reference(self, fields: Mapping[str, Any], kind: str) -> Callable[..., torch.Tensor]:  # noqa: ARG002
+        """Over ranks that are stacked: x [ranks, M, K], weight [ranks, N, K] to [M, N]."""
+        from .reference import over_stacked_ranks
+
+        return over_stacked_ranks
+
+    def request_of(self, x: torch.Tensor, weight: torch.Tensor, terms: Terms) -> Request:
+        """The request of a call of x [M, K] and the weight [N, K]."""
+        fields: dict[str, FieldValue] = {
+            "dtype": dtype_name(x),
+            "width": weight.shape[0],
+            "k": x.shape[1],
+            "m": x.shape[0],
+            "world_size": terms.comm.world_size,  # type: ignore[union-attr]
+            "quantisation": terms.quantisation,
+        }
+        if terms.quantisation != "none":
+            fields["nonfinite"] = terms.nonfinite
+        return self.request(fields, KIND)
 
     def _decider(self, terms: Terms) -> Callable[[torch.Tensor, torch.Tensor], GroupDecision]:
         decided: dict[object, tuple[GroupDecision, Tally]] = {}
@@ -60,25 +109,25 @@ class Deciding:
             if found is None:
                 if len(decided) >= MAX_DECIDED:
                     decided.clear()
-                shape = shape_of(x, weight, terms.comm, terms.quantisation, terms.nonfinite)
-                found = decided[key] = self._decide(shape, current(x.device), terms)
+                request = self.request_of(x, weight, terms)
+                found = decided[key] = self._decide(request, current(x.device), terms)
             found[1].calls += 1
             return found[0]
 
         return decide
 
-    def _decide(self, shape: LinearShape, device: Device, terms: Terms) -> tuple[GroupDecision, Tally]:
+    def _decide(self, request: Request, device: Device, terms: Terms) -> tuple[GroupDecision, Tally]:
         if terms.force is not None:
-            return self._forced(shape, device, terms), Tally()
-        note(f"{FAMILY} {shape.label} was decided")
+            return self._forced(request, device, terms), Tally()
+        note(f"{FAMILY} {request.label} was decided")
         chosen = chosen_policy(terms.policy)
-        selection, decision = self._settle(shape.request(), device, chosen, terms.comm, terms.exact)
+        selection, decision = self._settle(request, device, chosen, terms.comm, terms.exact)
         if selection.fallback is not None and policies.strict():
             raise refuse(selection)
         if terms.exact:
             raise NotExact(
-                f"exact=True was asked for, and {FAMILY} {shape.label} is a library's GEMM on every route, whose "
-                "order of adding isn't specified; pass exact=False"
+                f"exact=True was asked for, and {FAMILY} {request.label} is a library's GEMM on every route, whose "
+                "order of adding nobody states; pass exact=False"
             )
         return decision, self._dispatch.statistics.tally(selection)
 
@@ -118,23 +167,23 @@ class Deciding:
             self._kernels[key] = Kernels(module, candidate, constants, device.index)
         return GroupDecision(schedule, self._kernels[key], channel)
 
-    def _forced(self, shape: LinearShape, device: Device, terms: Terms) -> GroupDecision:
+    def _forced(self, request: Request, device: Device, terms: Terms) -> GroupDecision:
         from .overlap.group import GroupDecision
 
         if not isinstance(terms.force, str):
             assert terms.force is not None
             return GroupDecision(terms.force)
-        for work, candidate in self._of_shape(shape):
+        for work, candidate in self._of_shape(request):
             arch = serves(candidate.builds, device.arch)
             if candidate.name == terms.force and arch is not None:
                 return self._loaded(Choice(work, candidate, arch, candidate.builds[arch]), device, terms.comm)
-        names = ", ".join(candidate.name for _, candidate in self._of_shape(shape))
+        names = ", ".join(candidate.name for _, candidate in self._of_shape(request))
         raise ValueError(
-            f"no candidate {terms.force!r} serves {shape.label} on {device}; the table has {names or 'none'}"
+            f"no candidate {terms.force!r} serves {request.label} on {device}; the table has {names or 'none'}"
         )
 
-    def _of_shape(self, shape: LinearShape) -> list[tuple[Workload, Candidate]]:
-        fields = shape.fields
+    def _of_shape(self, request: Request) -> list[tuple[Workload, Candidate]]:
+        fields = dict(request.fields)
         m = fields.pop("m")
         assert isinstance(m, int)
         return [
@@ -163,8 +212,8 @@ class Deciding:
             if work.family != FAMILY or not alike or fields["quantisation"] != quantisation:
                 continue
             low = fields["m"][0] if isinstance(fields["m"], tuple) else fields["m"]
-            request = LinearShape.of({**fields, "m": low}).request()
-            if quantisation == "none" and fields["dtype"] != _dtype(weight):
+            request = self.request_for({**fields, "m": low}, KIND)
+            if quantisation == "none" and fields["dtype"] != dtype_name(weight):
                 continue
             selection = self._dispatch.select(
                 request, current(weight.device), chosen_policy(policy), comm, False
@@ -178,7 +227,7 @@ class Deciding:
                 )
         return found, reason
 
-    def _plain_all_reduce(self, comm: Any) -> Callable[[torch.Tensor], None]:
+    def plain_all_reduce(self, comm: Any) -> Callable[[torch.Tensor], None]:
         """The plain path's: our all-reduce where it has a kernel for the payload, else the group's, in place."""
         operator: Any = self._dispatch.operator("all_reduce")
         ours: dict[tuple[int, Any, str], bool] = {}
@@ -209,14 +258,3 @@ def _why(selection: Selection) -> str:
         return fallback.reason if fallback else f"policy is {selection.policy}"
     reasons = [decision.reason for decision in selection.decisions if not decision.accepted]
     return reasons[-1] if reasons else "it has no other candidate"
-
-
-def _dtype(tensor: torch.Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
-
-
-def shape_of(
-    x: torch.Tensor, weight: torch.Tensor, comm: Any, quantisation: str, nonfinite: str
-) -> LinearShape:
-    m, k = x.shape
-    return LinearShape(_dtype(x), weight.shape[0], k, m, comm.world_size, quantisation, nonfinite)

@@ -22,7 +22,7 @@ from ..all_reduce.oracle import all_reduce
 from ..all_reduce.payloads import payloads
 from .inputs import EXACT, VALUE_KINDS, activations, weights
 from .oracle import from_e4m3, quantise_rows
-from .shape import KIND
+from .decisions import KIND
 
 if TYPE_CHECKING:
     import torch

@@ -27,10 +27,10 @@ from .overlap.gemm import leaving_free
 from .overlap.group import GroupDecision, LayerGroup
 from .overlap.kernels import Kernels
 from .overlap.rows import SliceSchedule
-from .shape import FAMILY
+from .decisions import FAMILY
 
 if TYPE_CHECKING:
-    from .op import Op
+    from .op import LinearAllReduce
 
 RESERVE_BYTES = 2**30
 """Of torch's memory for each stream, which its allocator then needn't ask the device for."""
@@ -212,8 +212,8 @@ def _load_kernels(module: Any, candidate: Candidate) -> None:
 
 def _plain_all_reduce(dispatch: Dispatch, comm: ChannelOwner) -> Callable[[torch.Tensor], None]:
     """The op's own."""
-    op: Op = cast("Op", dispatch.operator(FAMILY))
-    return op._plain_all_reduce(comm)
+    op: LinearAllReduce = cast("LinearAllReduce", dispatch.operator(FAMILY))
+    return op.plain_all_reduce(comm)
 
 
 def _tensors(inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:

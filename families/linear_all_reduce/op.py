@@ -10,7 +10,6 @@ and engines do it there too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +18,12 @@ from ...runtime.device import current
 from ...runtime.dispatch import Dispatch, chosen_policy
 from ...runtime.explanation import Explanation
 from ...runtime.traced import graph_name
-from ...table import FieldValue
-from .decisions import Deciding, Terms, shape_of
-from .shape import FAMILY, KIND, LinearShape
+from .decisions import Deciding, Terms
 
 if TYPE_CHECKING:
     import torch
 
-    from ...runtime.request import Request, Runner
+    from ...runtime.operators import TorchOperator
     from .overlap.group import LayerGroup
     from .overlap.install import Installation
     from .overlap.rows import SliceSchedule
@@ -42,17 +39,14 @@ class Installed:
     decisions: dict[str, str] = field(default_factory=dict)
 
 
-class Op(Deciding):
+class LinearAllReduce(Deciding):
     """`linear_all_reduce`, bound to a dispatch table."""
-
-    family = FAMILY
 
     def __init__(self, dispatch: Dispatch) -> None:
         """Bind, and register the op with `dispatch`."""
         super().__init__(dispatch)
         self._groups: dict[Terms, tuple[str, LayerGroup]] = {}
         self._installed: list[tuple[Installation, Installed]] = []
-        dispatch.register(self)
 
     def __call__(
         self,
@@ -99,7 +93,7 @@ class Op(Deciding):
             key, known_as = self._dispatch.traced.key, graph_name(comm)
             name = traced_group(key, known_as, quantisation, nonfinite, exact, policy, traceable(force))
         else:
-            name, _ = self.group(Terms(comm, quantisation, nonfinite, exact, policy, force))
+            name, _ = self.group(Terms(comm, exact, policy, quantisation, nonfinite, force))
         result: torch.Tensor = linear_all_reduce(x, weight, weight_scale, bias, name)
         return result
 
@@ -114,7 +108,7 @@ class Op(Deciding):
             group = LayerGroup(
                 terms.comm,
                 self._decider(terms),
-                self._plain_all_reduce(terms.comm),
+                self.plain_all_reduce(terms.comm),
                 terms.quantisation,
                 terms.nonfinite,  # type: ignore[arg-type]
             )
@@ -151,7 +145,7 @@ class Op(Deciding):
             return None if found else reason
 
         def group_for(quantisation: str) -> str:
-            return self.group(Terms(comm, quantisation, policy=policy, force=force))[0]
+            return self.group(Terms(comm, policy=policy, quantisation=quantisation, force=force))[0]
 
         def describe(weight: torch.Tensor, quantisation: str) -> str:
             if force is not None:
@@ -196,41 +190,14 @@ class Op(Deciding):
 
         quantisation = "none" if weight_scale is None else "fp8_per_token"
         check(x, weight, weight_scale, bias, quantisation)
-        rows = x.reshape(-1, x.shape[-1])
-        request = shape_of(rows, weight, comm, quantisation, nonfinite).request()
+        terms = Terms(comm, exact, policy, quantisation, nonfinite)
+        request = self.request_of(x.reshape(-1, x.shape[-1]), weight, terms)
         chosen = chosen_policy(policy)
         return Explanation.of(self._dispatch.select(request, current(x.device), chosen, comm, exact))
 
-    def request_for(self, fields: Mapping[str, FieldValue], kind: str) -> Request:
-        """The request of a call of a workload's shape; `m` must be one number.
-
-        Raises:
-            ValueError: an unknown kind, or an interval where a number is needed.
-        """
-        if kind != KIND:
-            raise ValueError(f"kind is {kind!r}; this family has {KIND} alone")
-        return LinearShape.of(fields).request()
-
-    def reference_for(self, fields: Mapping[str, FieldValue], kind: str) -> Runner:
-        """The torch reference over ranks that are stacked: x [ranks, M, K], weight [ranks, N, K] to [M, N].
-
-        Raises:
-            ValueError: as `request_for`.
-        """
-        self.request_for(fields, kind)
-
-        def run(
-            inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None
-        ) -> Sequence[torch.Tensor]:
-            x, weight = inputs
-            partials = (x @ weight.transpose(1, 2)).float()
-            result = partials[0]
-            for partial in partials[1:]:
-                result = result + partial
-            rounded = result.to(x.dtype)
-            return [rounded] if outputs is None else [outputs[0].copy_(rounded)]
-
-        return run
+    def torch_operators(self) -> tuple[TorchOperator, ...]:
+        """None: `kernwright::linear_all_reduce` serves all dispatch modules, by a layer group's name."""
+        return ()
 
 
 def traceable(force: SliceSchedule | str | None) -> str | None:
@@ -257,3 +224,6 @@ def _check_terms(terms: Terms) -> None:
         raise ValueError(f"nonfinite is {terms.nonfinite!r}; allowed are nan and clean")
     if terms.policy is not None:
         policies.checked(terms.policy)
+
+
+OP = LinearAllReduce

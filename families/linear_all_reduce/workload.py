@@ -7,14 +7,13 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from ...specs.base import Count, IntervalSpec, Size, as_list, one_or_several, raise_findings
+from ...specs.base import Count, HalfDType, IntervalSpec, Size, as_list, one_or_several, raise_findings
 from ...specs.errors import Finding
 from ...specs.spec import WorkloadSpec
 from ...specs.tree import TreeSpec
 from ...table import FieldValue
 from ..all_reduce.workload import WorldSizes
 
-DTypes = Literal["float16", "bfloat16"]
 Quantisation = Literal["none", "fp8_per_token"]
 Nonfinite = Literal["nan", "clean"]
 
@@ -64,10 +63,10 @@ class LinearAllReduceWorkload(WorkloadSpec):
     """
 
     dtypes: Annotated[
-        tuple[DTypes, ...],
+        tuple[HalfDType, ...],
         BeforeValidator(as_list),
         Field(min_length=1, alias="dtype"),
-        one_or_several(DTypes),
+        one_or_several(HalfDType),
     ]
     """Dtype of x and of the result, or a list of them; of the weight too, unless it is quantised."""
     world_sizes: Annotated[

@@ -14,7 +14,7 @@ from kernwright.runtime import doctor
 CALL = """
 import torch
 from generated import dispatch
-from kernwright.families.hyper_connection.op import Op
+from kernwright.families.hyper_connection.op import HyperConnection
 assert isinstance(dispatch.hyper_connection, Op)
 generator = torch.Generator().manual_seed(1)
 def normal(*shape, scale=1.0):

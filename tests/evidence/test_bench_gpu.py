@@ -16,7 +16,7 @@ from kernwright.evidence.health import monitor
 from kernwright.evidence.rank_context import RankContext
 from kernwright.evidence.timing import Pace, paired
 from kernwright.families.hyper_connection.evidence import EVIDENCE
-from kernwright.families.hyper_connection.op import Op
+from kernwright.families.hyper_connection.op import HyperConnection
 from kernwright.generated.dispatch import TABLE
 from kernwright.ledger import Exactness, RecordFile, Rule, Timing, check, judge, record_name
 from kernwright.runtime import bind
@@ -59,7 +59,7 @@ def planted(tmp_path_factory, device):
         build = Build(digest, f"{name}.cu", digest)
         candidates.append(replace(control, name=name, builds={arch: build}))
     dispatch = bind(replace(TABLE, root=root, workloads=(replace(work, candidates=tuple(candidates)),)))
-    Op(dispatch)
+    HyperConnection(dispatch)
     return dispatch
 
 

@@ -12,7 +12,7 @@ from kernwright.evidence.fuzz import fuzz_workload
 from kernwright.evidence.session import Session
 from kernwright.evidence.verify import NothingToVerify
 from kernwright.families.hyper_connection.evidence import EVIDENCE
-from kernwright.families.hyper_connection.op import Op
+from kernwright.families.hyper_connection.op import HyperConnection
 from kernwright.runtime import bind
 from kernwright.specs import find_workspace
 from kernwright.table import Build
@@ -55,7 +55,7 @@ def fuzz(session, tmp_path_factory):
             mutants.append(replace(candidate, builds={arch: Build(digest, f"{digest[:8]}.cu", digest)}))
         work = replace(work, candidates=tuple(mutants))
         dispatch = bind(replace(table, root=root, workloads=(work,)))
-        Op(dispatch)
+        HyperConnection(dispatch)
         return fuzz_workload(
             dispatch, EVIDENCE, work, list(candidates), seeds, first, **({"sanitize": False} | options)
         )

@@ -17,7 +17,7 @@ from kernwright.evidence.session import Session
 from kernwright.evidence.verify import NothingToVerify, Wanted
 from kernwright.evidence.verify_emulated import essential, judges_digest, verify_emulated
 from kernwright.families.hyper_connection.evidence import EVIDENCE
-from kernwright.families.hyper_connection.op import Op
+from kernwright.families.hyper_connection.op import HyperConnection
 from kernwright.runtime import bind
 from kernwright.specs import find_workspace
 from kernwright.table import Build
@@ -92,7 +92,7 @@ def verify(session, tmp_path):
         changed = replace(candidate, builds={arch: Build(digest, f"{digest[:8]}.cu", digest)})
         work = replace(work, candidates=(changed,))
         dispatch = bind(replace(table, root=root, workloads=(work,)))
-        Op(dispatch)
+        HyperConnection(dispatch)
         (result,) = verify_emulated(dispatch, evidence, work, wanted, tmp_path / "failures")
         return result
 

@@ -23,7 +23,7 @@ from kernwright.evidence.session import NotHere, Session
 from kernwright.evidence.verify import Wanted, verify_one
 from kernwright.evidence.verify_emulated import verify_emulated
 from kernwright.families.all_reduce.evidence import EVIDENCE
-from kernwright.families.all_reduce.op import Op
+from kernwright.families.all_reduce.op import AllReduce
 from kernwright.runtime import bind
 from kernwright.runtime.errors import LoadError
 from kernwright.runtime.plan import Plan
@@ -69,7 +69,7 @@ def mutated(session, work, name, edits, root):
         work, candidates=(replace(candidate, builds={arch: Build(digest, f"{digest[:8]}.cu", digest)}),)
     )
     dispatch = bind(replace(session.dispatch.table, root=root, workloads=(work,)))
-    Op(dispatch)
+    AllReduce(dispatch)
     return dispatch, work
 
 

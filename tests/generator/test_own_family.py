@@ -14,12 +14,12 @@ SPEC = """
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from kernwright.specs import Candidate, Schedule, Spec, Tree, Workload
+from kernwright.specs import CandidateSpec, ScheduleValues, Spec, TreeSpec, WorkloadSpec
 from kernwright.specs.base import Count
 from kernwright.specs.errors import Finding
 
 
-class Scale(Workload):
+class Scale(WorkloadSpec):
     size: Count
     family: ClassVar[str] = "scale"
     SHORT_FORM: ClassVar[dict[str, str]] = {"e": "size"}
@@ -27,7 +27,7 @@ class Scale(Workload):
     def fields(self) -> dict[str, str | int]:
         return {"dtype": self.dtype, "size": self.size}
 
-    def trees(self) -> dict[str, Tree]:
+    def trees(self) -> dict[str, TreeSpec]:
         return {}
 
     def problems(self) -> Iterator[Finding]:
@@ -35,12 +35,12 @@ class Scale(Workload):
             yield Finding(("size",), f"size is {self.size}; it must be a multiple of 32.")
 
 
-class Flat(Candidate):
+class Flat(CandidateSpec):
     route: Literal["flat"]
     threads: Count = 128
     KERNELS: ClassVar[tuple[str, ...]] = ("scale",)
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> ScheduleValues:
         return {"route": self.route, "threads": self.threads}
 
 
@@ -54,12 +54,13 @@ SPEC = ScaleSpec
 """
 
 SCHEDULE = """
-from kernwright.generator import KernelLaunch, Lowering
+from kernwright.generator import Lowering
+from kernwright.table import Launch
 
 
 def lower(workload, candidate):
     ctas = -(-workload.size // candidate.threads)
-    launch = KernelLaunch(grid=(ctas, 1, 1), block=(candidate.threads, 1, 1), args=("source", "target"))
+    launch = Launch(grid=(ctas, 1, 1), block=(candidate.threads, 1, 1), args=("source", "target"))
     return Lowering(
         template="scale/flat.cu.j2",
         constants={"size": workload.size, "threads": candidate.threads},
@@ -68,44 +69,27 @@ def lower(workload, candidate):
     )
 """
 
-REFERENCE = '''
-from kernwright.runtime import Buffer, Explanation, Request, Signature
-from kernwright.runtime.device import current
-from kernwright.runtime.dispatch import chosen_policy
+OP = """
+from kernwright.runtime import Kind, Op
 
 
-class Op:
-    """scale(source) -> 2 * source."""
-
+class Scale(Op):
     family = "scale"
+    kinds = {"scale": Kind(inputs=("source",), outputs=("target",))}
+    short_form = {"e": "size"}
 
-    def __init__(self, dispatch):
-        self._dispatch = dispatch
-        dispatch.register(self)
+    def fields(self, given, kind, options):
+        return {"size": given["source"].numel()}
 
-    def __call__(self, source):
-        request = self._request(source)
-        selection, plan = self._dispatch.resolve(request, current(source.device), chosen_policy(None), None, False)
-        self._dispatch.statistics.tally(selection).calls += 1
-        return source + source if plan is None else plan([source], None)[0]
+    def shapes(self, fields, kind):
+        return {"source": (fields["size"],), "target": (fields["size"],)}
 
-    def explain(self, source):
-        chosen = chosen_policy(None)
-        request = self._request(source)
-        return Explanation.of(self._dispatch.select(request, current(source.device), chosen, None, False))
+    def reference(self, fields, kind):
+        return lambda source: source + source
 
-    def request_for(self, fields, kind):
-        shape = (fields["size"],)
-        signature = Signature(
-            (Buffer("source", shape, fields["dtype"]),), (Buffer("target", shape, fields["dtype"]),)
-        )
-        label = f"{fields['dtype']}-e{fields['size']}"
-        return Request("scale", "scale", fields, signature, label, "exact", "torch, elementwise")
 
-    def _request(self, source):
-        fields = {"dtype": str(source.dtype).removeprefix("torch."), "size": source.numel()}
-        return self.request_for(fields, "scale")
-'''
+OP = Scale
+"""
 
 TEMPLATE = """\
 {% include "header.cuh.j2" %}
@@ -140,6 +124,8 @@ import sys, torch
 from generated import dispatch
 source = torch.arange(992, dtype=torch.float32)
 assert torch.equal(dispatch.scale(source), 2 * source)
+assert torch.equal(dispatch.torch_ops().scale(source), 2 * source)
+assert torch.equal(torch.compile(dispatch.scale, backend="eager", fullgraph=True)(source), 2 * source)
 print(dispatch.explain("scale", source))
 print(dispatch.stats())
 print(sorted(name for name in sys.modules if name.startswith("kernwright.") and "hyper" in name))
@@ -157,7 +143,7 @@ def workspace(tmp_path: Path) -> Path:
         package / "__init__.py": "",
         package / "spec.py": SPEC,
         package / "lowering.py": SCHEDULE,
-        package / "op.py": REFERENCE,
+        package / "op.py": OP,
         package / "templates" / "flat.cu.j2": TEMPLATE,
         tmp_path / "specs" / "tiny.toml": TINY.replace("1000", "992"),
     }
@@ -167,7 +153,8 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def run(workspace: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PYTHONPATH": str(workspace)} if command[0] == "-c" else os.environ
+    search = os.pathsep.join([str(workspace), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": search} if command[0] == "-c" else os.environ
     return subprocess.run(
         [sys.executable, *command],
         cwd=workspace,
@@ -202,7 +189,7 @@ def test_a_family_of_ones_own_is_built_explained_and_dispatched(workspace: Path)
     called = run(workspace, "-c", CALL)
     assert called.returncode == 0, called.stderr
     lines = called.stdout.splitlines()
-    assert lines[0] == "float32-e992, kind scale, on cpu, policy measured: reference (contract exact)"
+    assert lines[0] == "fp32-e992, kind scale, on cpu, policy measured: reference (contract exact)"
     assert "  - fp32-e992 narrow: the device is cpu; this candidate is built for sm_80, sm_90" in lines
     assert lines[-1] == "[]"  # the built-in family isn't imported by this dispatch module
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from kernwright.families.hyper_connection.op import Op
+from kernwright.families.hyper_connection.op import HyperConnection
 from kernwright.runtime import Dispatch, bind
 from kernwright.table import (
     FORMAT,
@@ -139,7 +139,7 @@ def table(*workloads: Workload, root: Path = Path("/nowhere")) -> Table:
 
 def dispatch_of(*workloads: Workload, root: Path = Path("/nowhere")) -> Dispatch:
     dispatch = bind(table(*workloads, root=root))
-    Op(dispatch)
+    HyperConnection(dispatch)
     return dispatch
 
 

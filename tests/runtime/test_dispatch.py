@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from kernwright.families.hyper_connection import op as hyper_connection
 from kernwright.runtime import (
     Device,
     Dispatch,
@@ -20,6 +19,7 @@ from kernwright.runtime import (
     dispatch,
     plan,
 )
+from kernwright.runtime import op as op_base
 
 GPU = Device("sm_90", 132, "NVIDIA H200", 0)
 
@@ -28,7 +28,7 @@ GPU = Device("sm_90", 132, "NVIDIA H200", 0)
 def gpu(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Pretend that CPU tensors lie on an H200; kernels write down their launches."""
     launches: list[Any] = []
-    monkeypatch.setattr(hyper_connection, "current", lambda _: GPU)
+    monkeypatch.setattr(op_base, "current", lambda _: GPU)
     monkeypatch.setattr(dispatch, "load", lambda *_: make.FakeModule(launches))
     monkeypatch.setattr(plan, "stream_query", lambda: lambda _: 0)
     monkeypatch.setattr(plan, "device_query", lambda: None)

@@ -88,11 +88,11 @@ def test_a_graph_replays_with_changing_inputs(dispatch: Any) -> None:
 
 
 def test_capture_without_warm_up_names_it(dispatch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernwright.families.hyper_connection.op import Op
+    from kernwright.families.hyper_connection.op import HyperConnection
     from kernwright.runtime import bind, loader
 
     monkeypatch.setattr(loader, "_modules", {})
-    cold = Op(bind(dispatch.TABLE))
+    cold = HyperConnection(bind(dispatch.TABLE))
     inputs = tensors_of(dispatch)
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(NotWarm, match="warm_up"), torch.cuda.graph(graph):

@@ -21,7 +21,7 @@ def test_explaining_a_shape_loads_nothing_heavy() -> None:
         "import sys, pathlib\n"
         "from kernwright.runtime import bind\n"
         "from kernwright.table import FORMAT, Build, Candidate, FamilyEntry, Table, Workload\n"
-        "from kernwright.families.hyper_connection.op import Op\n"
+        "from kernwright.families.hyper_connection.op import HyperConnection\n"
         "control = Candidate('control', 'replicated', 'exact', {'sm_70': Build('1' * 64, 'a.cu', '0' * 64)}, {},\n"
         "                    {'boundary': ()})\n"
         "fields = dict(dtype='float16', branches=4, hidden=64, low_rank=32, tokens=(1, 1), world_size=1,\n"
@@ -29,7 +29,7 @@ def test_explaining_a_shape_loads_nothing_heavy() -> None:
         "work = Workload('hyper_connection', 'small', 'label', fields, {}, (control,))\n"
         "families = (FamilyEntry('hyper_connection', ('boundary',)),)\n"
         "dispatch = bind(Table(FORMAT, pathlib.Path('.'), (work,), families))\n"
-        "op = Op(dispatch)\n"
+        "op = HyperConnection(dispatch)\n"
         "print(dispatch.explain_request('hyper_connection', fields, 'sm_70').chosen,\n"
         f"      [name for name in {HEAVY + OURS} if name in sys.modules])"
     )

@@ -17,8 +17,8 @@ import pytest
 import torch
 from harness.paths import TESTS
 from harness.settings import fresh_settings  # noqa: F401  (a fixture)
-from kernwright.families.hyper_connection import op as hyper_connection
 from kernwright.runtime import Device, Dispatch, dispatch, plan
+from kernwright.runtime import op as op_base
 from kernwright.table import Kernel
 
 H200 = Device("sm_90", 132, "NVIDIA H200", 0)
@@ -48,7 +48,7 @@ class Recorder:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """Pretend that CPU tensors lie on an H200."""
     recorder = Recorder()
-    monkeypatch.setattr(hyper_connection, "current", lambda _: H200)
+    monkeypatch.setattr(op_base, "current", lambda _: H200)
     monkeypatch.setattr(dispatch, "load", lambda *_: recorder)
     monkeypatch.setattr(plan, "stream_query", lambda: lambda _: 0)
     monkeypatch.setattr(plan, "device_query", lambda: None)

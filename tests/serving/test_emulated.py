@@ -11,8 +11,9 @@ from harness.paths import ODD
 from harness.workspaces import generated_workspace, load_module
 from kernwright.emulator.build import compile_text
 from kernwright.emulator.module import EmulatedModule
-from kernwright.families.hyper_connection import op as hyper_connection
+from kernwright.families.hyper_connection.op import HyperConnection
 from kernwright.runtime import Device, dispatch
+from kernwright.runtime import op as op_base
 from kernwright.runtime.loader import source_text
 from kernwright.table import Build
 
@@ -34,7 +35,7 @@ def emulated(odd: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
             loaded[build.sha256] = EmulatedModule(compile_text(source_text(root, build), "kernel.cu"))
         return loaded[build.sha256]
 
-    monkeypatch.setattr(hyper_connection, "current", lambda _: Device("sm_90", None, "emulator"))
+    monkeypatch.setattr(op_base, "current", lambda _: Device("sm_90", None, "emulator"))
     monkeypatch.setattr(dispatch, "load", load)
     return odd
 
@@ -49,7 +50,7 @@ def arguments(odd: Any, kind: str, seed: int) -> tuple[list[torch.Tensor | None]
         for buffer in signature.inputs
     }
     options = {"kind": kind, "eps": fields["eps"], "branches": fields["branches"]}
-    return [made.get(name) for name in hyper_connection.ARGUMENTS], options
+    return [made.get(name) for name in HyperConnection.arguments], options
 
 
 @pytest.mark.parametrize("kind", ["boundary", "first", "combine", "final"])

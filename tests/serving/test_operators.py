@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from kernwright.families.hyper_connection.shape import INPUTS, OUTPUTS
+from kernwright.families.hyper_connection.shape import KINDS as DECLARED
 from kernwright.runtime import Dispatch, NotExact
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-KINDS = tuple(INPUTS)
+KINDS = tuple(DECLARED)
 RESULTS = ("x", "block_input", "injection_out")
 
 
@@ -57,7 +57,9 @@ def test_torchs_own_checks_pass(make: ModuleType, bound: Dispatch, kind: str, to
     packet = operator(bound, kind)
     assert set(torch.library.opcheck(packet.default, inputs).values()) == {"SUCCESS"}
     results = listed(packet(*inputs))
-    out = {name: torch.empty_like(result) for name, result in zip(OUTPUTS[kind], results, strict=True)}
+    out = {
+        name: torch.empty_like(result) for name, result in zip(DECLARED[kind].outputs, results, strict=True)
+    }
     assert set(torch.library.opcheck(packet.out, inputs, out).values()) == {"SUCCESS"}
 
 
@@ -70,7 +72,7 @@ def test_operators_give_what_the_op_gives(
     assert same_bits(listed(operator(bound, kind)(*inputs)), expected)
     out = {
         name: torch.full_like(result, float("nan"))
-        for name, result in zip(OUTPUTS[kind], expected, strict=True)
+        for name, result in zip(DECLARED[kind].outputs, expected, strict=True)
     }
     assert operator(bound, kind).out(*inputs, **out) is None
     assert same_bits(list(out.values()), expected)
@@ -99,7 +101,7 @@ def test_shapes_without_memory(make: ModuleType, bound: Dispatch, kind: str) -> 
     on_meta = listed(operator(bound, kind)(*[tensor.to("meta") for tensor in inputs]))
     for results in (made, on_meta):
         assert [(tuple(t.shape), t.dtype) for t in results] == [
-            ((5, widths[name]), torch.float16) for name in OUTPUTS[kind]
+            ((5, widths[name]), torch.float16) for name in DECLARED[kind].outputs
         ]
 
 

@@ -166,13 +166,13 @@ def test_two_graphs_that_share_a_plan_run_at_once() -> None:
 
 
 def test_a_cold_call_in_a_capture_leaves_the_process_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kernwright.families.hyper_connection.op import Op
+    from kernwright.families.hyper_connection.op import HyperConnection
     from kernwright.runtime import NotWarm, bind, loader
 
     inputs = tensors(4)
     expected = op(*inputs)
     monkeypatch.setattr(loader, "_modules", {})
-    cold = Op(bind(dispatch.TABLE))
+    cold = HyperConnection(bind(dispatch.TABLE))
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(NotWarm, match="warm_up"), torch.cuda.graph(graph):
         cold(*inputs)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from kernwright.families.hyper_connection import op as hyper_connection
-from kernwright.families.hyper_connection.known import Recorded
+from kernwright.families.hyper_connection.op import OP
 from kernwright.runtime import Device, Dispatch, InvalidSetting, fork, loader, watch
+from kernwright.runtime.known_call import Recorded
 
 H200 = Device("sm_90", 132, "NVIDIA H200", 0)
 
@@ -305,7 +305,7 @@ def test_a_known_call_is_recognised_by_all_that_matters(make: ModuleType, bound:
     op(*tensors[:5], strided)
     assert len(gpu.launches) == launched
     assert bound.stats().fallbacks == {"layout": 1}
-    assert hyper_connection.Op.family == "hyper_connection"
+    assert OP.family == "hyper_connection"
 
 
 def test_tensors_like_those_recorded_are_of_the_same_sizes_and_strides() -> None:

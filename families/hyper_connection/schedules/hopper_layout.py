@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ....specs.errors import listing
 from ....specs.tiling import MAX_THREADS, TilingError
-from ....specs.tree import WARP
+from ....table import WARP
 from ..workload import HyperConnectionWorkload
 
 CHUNK = 8

@@ -36,7 +36,7 @@ def name_of(namespace: str, terms: Terms) -> str:
     if comm is None or not isinstance(terms.force, str | None):
         return f"linear_all_reduce/{next(_numbers)}"
     return json.dumps(
-        [namespace, comm, terms.quantisation, terms.nonfinite, terms.exact, terms.policy, terms.force]
+        [namespace, comm, terms.exact, terms.policy, terms.quantisation, terms.nonfinite, terms.force]
     )
 
 
@@ -111,7 +111,7 @@ def traced_group(
     namespace = modules[key]
     found = namespace.communicator(comm)
     name: str = namespace.operator("linear_all_reduce").group(
-        Terms(found, quantisation, nonfinite, exact, policy, force)
+        Terms(found, exact, policy, quantisation, nonfinite, force)
     )[0]
     return name
 

@@ -285,7 +285,7 @@ def test_a_plan_is_called_with_tensors_alone(make: ModuleType, bound: Dispatch, 
 
 
 def test_remembered_calls_are_bounded(make: ModuleType, op: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernwright.families.hyper_connection.op.MAX_RESOLVED", 2)
+    monkeypatch.setattr("kernwright.runtime.op.MAX_RESOLVED", 2)
     for tokens in (1, 2, 3, 4, 1):
         op(*make.tensors(tokens=tokens, kind="combine"), kind="combine")
         assert len(op._resolved) <= 2

@@ -12,7 +12,8 @@ from kernwright.families.hyper_connection import inputs as oracle_inputs
 from kernwright.families.hyper_connection import oracle as oracle
 from kernwright.families.hyper_connection import reference as hyper_connection_torch
 from kernwright.families.hyper_connection.oracle_shape import OracleShape
-from kernwright.families.hyper_connection.shape import INPUTS, OUTPUTS, BoundaryShape
+from kernwright.families.hyper_connection.shape import KINDS as DECLARED
+from kernwright.families.hyper_connection.shape import BoundaryShape
 
 KINDS = ("boundary", "first", "combine", "final")
 
@@ -73,10 +74,10 @@ def test_every_bit_equals_the_array_oracle(
         expected = oracle.boundary(reference, bits, kind)
         tensors = {
             name: torch.from_numpy(bits[name].view(np.int16)).view(getattr(torch, dtype))
-            for name in INPUTS[kind]
+            for name in DECLARED[kind].inputs
         }
         found = hyper_connection_torch.exact(shape, kind, tensors, trees)
-        assert set(found) >= set(OUTPUTS[kind])
+        assert set(found) >= set(DECLARED[kind].outputs)
         for name, tensor in found.items():
             bits_found = tensor.view(torch.int16).numpy().view(np.uint16)
             compared = mismatches(bits_found, expected[name], reference.storage)

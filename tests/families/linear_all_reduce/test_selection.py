@@ -8,7 +8,7 @@ import pytest
 import torch
 from kernwright.families.linear_all_reduce import decisions as decisions
 from kernwright.families.linear_all_reduce import op as op_module
-from kernwright.families.linear_all_reduce.op import Op, Terms
+from kernwright.families.linear_all_reduce.op import LinearAllReduce, Terms
 from kernwright.families.linear_all_reduce.overlap.rows import SliceSchedule
 from kernwright.generated.dispatch import TABLE
 from kernwright.runtime import NotExact, Unsupported, bind
@@ -69,7 +69,7 @@ def dispatch(**admitted):
 
 def chosen(bound, m, comm, **more):
     fields = {"dtype": "bfloat16", "width": 5120, "k": 4096, "m": m, "world_size": 2, "quantisation": "none"}
-    request = Op(bound).request_for({**fields, "nonfinite": "nan"}, "linear")
+    request = LinearAllReduce(bound).request_for({**fields, "nonfinite": "nan"}, "linear")
     return bound.select(request, H200, more.get("policy", "measured"), comm, more.get("exact", False)).chosen
 
 
@@ -124,9 +124,9 @@ def tensors(m=8192, k=4096):
 
 def test_a_decision_holds_the_schedule_of_the_table(comm, monkeypatch):
     bound = dispatch(m4096="nccl_4", m8192="copies_tail")
-    op = Op(bound)
+    op = LinearAllReduce(bound)
     made = []
-    monkeypatch.setattr(Op, "_loaded", lambda _, choice, *__: made.append(choice) or object())
+    monkeypatch.setattr(LinearAllReduce, "_loaded", lambda _, choice, *__: made.append(choice) or object())
     decide = op._decider(Terms(comm))
     decide(*tensors(4096))
     decide(*tensors(8192))
@@ -154,9 +154,9 @@ def test_a_build_that_does_not_load_is_set_aside(comm, monkeypatch):
             raise LoadError("no compiler here")
         return choice.candidate.name
 
-    monkeypatch.setattr(Op, "_loaded", loaded)
-    op = Op(bound)
-    assert op._decide(decisions.shape_of(*tensors(), comm, "none", "nan"), H200, Terms(comm))[0] == "serial"
+    monkeypatch.setattr(LinearAllReduce, "_loaded", loaded)
+    op = LinearAllReduce(bound)
+    assert op._decide(op.request_of(*tensors(), Terms(comm)), H200, Terms(comm))[0] == "serial"
     assert "no compiler here" in [d.reason for d in op_explain(op, comm)]
     (explanation,) = bound.warm_up([H200], ["bf16-w5120-k4096-m8192to16384-tp2"], comm=comm)
     assert explanation.chosen == "serial"
@@ -167,13 +167,13 @@ def op_explain(op, comm):
 
 
 def test_exact_and_strict_are_refused(comm, monkeypatch):
-    op = Op(dispatch(m8192="copies_4"))
-    shape = decisions.shape_of(*tensors(), comm, "none", "nan")
+    op = LinearAllReduce(dispatch(m8192="copies_4"))
+    request = op.request_of(*tensors(), Terms(comm))
     with pytest.raises(NotExact, match="is a library's GEMM on every route"):
-        op._decide(shape, H200, Terms(comm, exact=True))
+        op._decide(request, H200, Terms(comm, exact=True))
     monkeypatch.setattr(decisions.policies, "strict", lambda: True)
     with pytest.raises(Unsupported, match="no kernel serves linear_all_reduce bf16-w5120-k4096-m8192-tp2"):
-        op._decide(shape, Device(None, name="cpu"), Terms(comm))
+        op._decide(request, Device(None, name="cpu"), Terms(comm))
 
 
 class Layer(torch.nn.Module):
@@ -186,7 +186,7 @@ class Layer(torch.nn.Module):
 
 def test_only_layers_that_some_record_speeds_up_are_routed(comm):
     bound = dispatch(m8192="copies_4")
-    op = Op(bound)
+    op = LinearAllReduce(bound)
     model = torch.nn.ModuleDict(
         {"o_proj": Layer(5120, 4096), "down_proj": Layer(5120, 12800), "odd": Layer(5120, 64)}
     )
@@ -215,9 +215,12 @@ def test_only_layers_that_some_record_speeds_up_are_routed(comm):
     assert str(done).splitlines()[0] == f"+ o_proj: {name}: copies_4 {digest}"
     done.uninstall()
     assert bound.fingerprint() == without
-    assert Op(dispatch()).install(torch.nn.ModuleDict({"o_proj": Layer(5120, 4096)}), comm).routed == ()
+    assert (
+        LinearAllReduce(dispatch()).install(torch.nn.ModuleDict({"o_proj": Layer(5120, 4096)}), comm).routed
+        == ()
+    )
 
 
 def test_what_is_no_communicator_is_refused():
     with pytest.raises(TypeError, match="comm is str; it must be what communicator"):
-        Op(bind(TABLE)).group(Terms("two ranks"))
+        LinearAllReduce(bind(TABLE)).group(Terms("two ranks"))

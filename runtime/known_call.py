@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...runtime.resolved import Resolved, picker
-from .arguments import RESULTS, refuse_grad
+from .arguments import refuse_grad
+from .resolved import Resolved, picker
 
 if TYPE_CHECKING:
     import torch
+
+    from .op import Op
 
     Maybe = torch.Tensor | None
 
@@ -75,6 +77,7 @@ class KnownCall:
         "_nbytes",
         "_no_arguments",
         "_no_results",
+        "_op",
         "_recorded_given",
         "_recorded_written",
         "_results",
@@ -82,27 +85,27 @@ class KnownCall:
         "resolved",
     )
 
-    def __init__(self, resolved: Resolved, arguments: Sequence[Maybe]) -> None:
-        """Write down the facts of a call that `resolved`, which has a plan, was decided for."""
+    def __init__(self, op: Op, resolved: Resolved, arguments: Sequence[Maybe]) -> None:
+        """Write down the facts of a call of `op` that `resolved`, which has a plan, was decided for."""
         import torch
 
         signature = resolved.request.signature
-        shapes = {buffer.name: buffer.shape for buffer in signature.outputs}
-        given = [tensor for tensor in arguments if tensor is not None]
-        dtype, device = given[0].dtype, given[0].device
-        self.resolved = resolved
+        results = {buffer.name: (buffer.shape, getattr(torch, buffer.dtype)) for buffer in signature.outputs}
+        device = next(tensor.device for tensor in arguments if tensor is not None)
+        self.resolved, self._op = resolved, op
         self._arguments: list[Facts | None] = [
-            None if t is None else (type(t), t.shape, dtype, device) for t in arguments
+            None if t is None else (type(t), t.shape, t.dtype, device) for t in arguments
         ]
         self._results: list[Facts | None] = [
-            (torch.Tensor, shapes[name], dtype, device) if name in shapes else None for name in RESULTS
+            (torch.Tensor, *results[name], device) if name in results else None for name in op.results
         ]
         self._no_arguments = [place for place, facts in enumerate(self._arguments) if facts is None]
         self._no_results = [place for place, facts in enumerate(self._results) if facts is None]
         self._given = picker([place for place, facts in enumerate(self._arguments) if facts is not None])
         self._written = picker([place for place, facts in enumerate(self._results) if facts is not None])
         self._recorded_given, self._recorded_written = Recorded(), Recorded()
-        self._nbytes = [buffer.nbytes for buffer in (*signature.inputs, *signature.outputs)]
+        sizes = {buffer.name: buffer.nbytes for buffer in (*signature.inputs, *signature.outputs)}
+        self._nbytes = [sizes[name] for name in (*op.arguments, *op.results) if name in sizes]
         self._apart: set[tuple[int, ...]] = set()
 
     def fits(self, arguments: Sequence[Maybe], out: Sequence[Maybe] | None) -> bool:
@@ -119,15 +122,13 @@ class KnownCall:
         if not self._recorded_given.like(*given):
             if not _alike(arguments, self._arguments):
                 return False
-            import torch
-
-            if torch.is_grad_enabled():
-                refuse_grad(arguments)
+            op = self._op
+            refuse_grad(zip(op.arguments, arguments, strict=True), op.family)
             self._recorded_given.record(given)
         return out is None or self._fits_into(given, out)
 
     def _fits_into(self, given: tuple[Any, ...], out: Sequence[Maybe]) -> bool:
-        if len(out) != len(RESULTS):
+        if len(out) != len(self._results):
             return False
         for place in self._no_results:
             if out[place] is not None:
@@ -172,7 +173,9 @@ def _alike(tensors: Sequence[Maybe], facts: Sequence[Facts | None]) -> bool:
     return True
 
 
-def facts_of(tensor: torch.Tensor) -> tuple[object, ...]:
+def facts_of(tensor: torch.Tensor | None, alignment: int) -> tuple[object, ...] | None:
     """All that a decision can depend on of a tensor; the type, so that a FakeTensor is never taken for one."""
-    aligned = tensor.data_ptr() & 15 == 0
+    if tensor is None:
+        return None
+    aligned = tensor.data_ptr() % alignment == 0
     return (type(tensor), tensor.shape, tensor.dtype, tensor.device, tensor.is_contiguous(), aligned)

@@ -1,0 +1,213 @@
+"""A call's tensors: whether they are what a kind takes, and sentences about what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .communicator import Communicator
+from .plain import described, is_plain
+
+if TYPE_CHECKING:
+    import torch
+
+    from .call_options import CallOptions
+    from .declaration import Kind
+    from .request import Signature
+
+
+def checked_kind(kind: str, kinds: Mapping[str, Kind]) -> Kind:
+    """The declaration of `kind`.
+
+    Raises:
+        ValueError: the op has no such kind.
+    """
+    if isinstance(kind, str) and kind in kinds:
+        return kinds[kind]
+    import difflib  # only a mistake needs it, and every import of the package would pay for it
+
+    nearest = difflib.get_close_matches(str(kind), kinds, 1)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    raise ValueError(f"kind is {kind!r}; allowed are {', '.join(kinds)}{hint}")
+
+
+def check_presence(name: str, value: object, wanted: bool, kind: str, called: str) -> None:
+    """Check that a tensor is there exactly where the kind has one.
+
+    Raises:
+        ValueError, TypeError: it isn't.
+    """
+    import torch
+
+    if value is None and wanted:
+        raise ValueError(f"{called} is None; kind {kind} needs a tensor")
+    if value is not None and not isinstance(value, torch.Tensor):
+        raise TypeError(f"{called} is {described(value)}; it must be a torch tensor")
+    if value is not None and not wanted:
+        raise ValueError(f"{called} is a tensor; kind {kind} has no {name}: pass None")
+
+
+def check_plain(value: torch.Tensor | None, called: str) -> None:
+    """Check that a tensor has memory of its own that kernels can read.
+
+    Raises:
+        TypeError: it hasn't.
+    """
+    if value is not None and not is_plain(value):
+        raise TypeError(
+            f"{called} is {described(value)} of layout {value.layout}; only a strided torch.Tensor or Parameter "
+            "has memory that kernels can read: pass the plain tensor behind it"
+        )
+
+
+def check_options(options: CallOptions, family: str) -> None:
+    """Check the options that every op has.
+
+    Raises:
+        ValueError, TypeError: the communicator is none, or has several ranks here.
+    """
+    comm = options.comm
+    if comm is not None and not (isinstance(comm, Communicator) and isinstance(comm, Hashable)):
+        raise TypeError(
+            f"comm is {described(comm)}; it must be None or a communicator: hashable, with rank, world_size, "
+            "layout_version, capabilities and owns()"
+        )
+    if getattr(comm, "local_ranks", 1) > 1:
+        raise ValueError(
+            f"comm has several ranks in this process, and {family} takes the tensors of one; call it in a "
+            "process a rank, with communicator() of the dispatch module"
+        )
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    """torch's name of a tensor's dtype, without `torch.`."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def check_dtypes_and_devices(
+    given: Mapping[str, torch.Tensor], allowed: Sequence[str], others: Mapping[str, str]
+) -> None:
+    """Check that the first tensor has an allowed dtype, and the others that dtype, or their own, and its device.
+
+    Raises:
+        ValueError, TypeError: a tensor differs.
+    """
+    first, leading = next(iter(given.items()))
+    if first not in others and dtype_name(leading) not in allowed:
+        raise TypeError(f"{first} is {dtype_name(leading)}; allowed are {', '.join(allowed)}")
+    for name, tensor in given.items():
+        if name in others:
+            if dtype_name(tensor) != others[name]:
+                raise TypeError(f"{name} is {dtype_name(tensor)}; it must be {others[name]}")
+        elif tensor.dtype != leading.dtype:
+            raise TypeError(
+                f"{name} is {dtype_name(tensor)} and {first} is {dtype_name(leading)}; "
+                "all tensors must have one dtype"
+            )
+        if tensor.device != leading.device:
+            raise ValueError(
+                f"{name} is on {tensor.device} and {first} is on {leading.device}; "
+                "all tensors must be on one device"
+            )
+
+
+def layout_problems(tensors: Mapping[str, torch.Tensor], alignment: int) -> tuple[str, ...]:
+    """Tensors that kernels can't take as they lie in memory, a sentence each; torch takes them all."""
+    return tuple(_layout_problems(tensors, alignment))
+
+
+def _layout_problems(tensors: Mapping[str, torch.Tensor], alignment: int) -> Iterator[str]:
+    for name, tensor in tensors.items():
+        if not tensor.is_contiguous():
+            yield f"{name} is not contiguous: strides {tuple(tensor.stride())} of shape {tuple(tensor.shape)}"
+        elif tensor.data_ptr() % alignment:
+            yield f"{name} starts at an address that is not a multiple of {alignment} bytes"
+
+
+def check_out(
+    tensor: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, like: torch.Tensor, called: str
+) -> None:
+    """Check that a result can be written into a tensor.
+
+    Raises:
+        ValueError: it has another shape or dtype, or is on another device than `like`.
+    """
+    if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype or tensor.device != like.device:
+        raise ValueError(
+            f"{called} is {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}; it must be "
+            f"{dtype} of shape {tuple(shape)} on {like.device}"
+        )
+
+
+def checked_out(
+    signature: Signature, given: Mapping[str, torch.Tensor], kind: str, out: Any, called: Mapping[str, str]
+) -> dict[str, torch.Tensor]:
+    """The caller's output tensors by name.
+
+    Args:
+        signature: of the kind.
+        given: the kind's inputs.
+        kind: for sentences.
+        out: what the caller gave, a sequence that should have one item for each of the op's results.
+        called: how sentences call each of the op's results.
+
+    Raises:
+        ValueError, TypeError: they aren't what the kind gives, or share memory with an input or each other.
+    """
+    import torch
+
+    if not isinstance(out, (tuple, list)) or len(out) != len(called):
+        raise ValueError(f"out is {described(out)}; it must be a tuple ({', '.join(called)})")
+    named = dict(zip(called, out, strict=True))
+    wanted = {buffer.name for buffer in signature.outputs}
+    for name, tensor in named.items():
+        check_presence(name, tensor, name in wanted, kind, called[name])
+        check_plain(tensor, called[name])
+    first = next(iter(given.values()))
+    for buffer in signature.outputs:
+        check_out(named[buffer.name], buffer.shape, getattr(torch, buffer.dtype), first, called[buffer.name])
+    tensors = {buffer.name: named[buffer.name] for buffer in signature.outputs}
+    check_overlap(tensors, given, called)
+    return tensors
+
+
+def check_overlap(
+    outputs: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], called: Mapping[str, str]
+) -> None:
+    """Check that no output shares memory with another tensor of the call.
+
+    Raises:
+        ValueError: one does.
+    """
+    spans = [(name, *_span(tensor)) for name, tensor in {**given, **outputs}.items()]
+    for output, tensor in outputs.items():
+        first, last = _span(tensor)
+        for name, start, end in spans:
+            if start < last and first < end and name != output:
+                raise ValueError(f"{called[output]} shares memory with {name}; give it memory of its own")
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    start = tensor.data_ptr()
+    if tensor.is_contiguous():
+        return start, start + tensor.nbytes
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()
+
+
+def refuse_grad(named: Iterable[tuple[str, torch.Tensor | None]], family: str) -> None:
+    """Check that no tensor of a call requires a gradient, if gradients are enabled.
+
+    Raises:
+        RuntimeError: one does.
+    """
+    import torch
+
+    if not torch.is_grad_enabled():
+        return
+    for name, tensor in named:
+        if tensor is not None and tensor.requires_grad:
+            raise RuntimeError(
+                f"{name} requires grad, and {family} has no gradient; call it under "
+                "torch.no_grad() or torch.inference_mode()"
+            )
