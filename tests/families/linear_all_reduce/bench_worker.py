@@ -121,7 +121,6 @@ def main(rank: int, root: Path) -> dict[str, Any]:
                 session.dispatch,
                 evidence,
                 work,
-                session.identities(work),
                 cell,
                 watch,
                 (),
