@@ -33,7 +33,6 @@ from kernwright.generated.dispatch import TABLE
 from kernwright.generator import plan_generation, write_generation
 from kernwright.runtime.device import fake
 from kernwright.specs import find_workspace
-from kernwright.table import Build
 
 HERE = Path(__file__).parent
 CPU = torch.device("cpu")
@@ -215,7 +214,7 @@ def planted(session, work, candidate, edit, folder):
     changed = root / build.source.replace(".cu", f"_{folder}.cu")
     changed.write_text(text.replace(*edit))
     digest = hashlib.sha256(changed.read_bytes()).hexdigest()
-    wrong = Build(str(changed.relative_to(root)), digest)
+    wrong = replace(build, source=str(changed.relative_to(root)), sha256=digest)
     other = replace(candidate, builds={"sm_90": wrong})
     return replace(
         work, candidates=tuple(other if entry is candidate else entry for entry in work.candidates)
