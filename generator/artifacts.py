@@ -40,7 +40,8 @@ def ptx_jobs(selected: Collection[SourceBuild], archs: Collection[str]) -> list[
                 f'PTX of architecture "{arch}" was asked for; the sources selected are built for {", ".join(built)}: '
                 "select its sources too"
             )
-    jobs = [build.job for build in selected if build.source.arch in archs and build.candidate.symbols]
+    # Cells that share a text have one job.
+    jobs = dict.fromkeys(b.job for b in selected if b.source.arch in archs and b.candidate.symbols)
     return [Job(job.source, job.file_name, job.arch, "ptx") for job in jobs]
 
 
@@ -70,8 +71,8 @@ def collect(
     report = compile_builds(selected, workers=workers, executor=executor, cache=kept, on_done=on_done)
     if report.failures:
         return Collected((), report.failures, report.notes)
-    jobs = [build.job for build in selected if build.candidate.symbols]
-    results = compile_all(jobs, cache=kept)
+    jobs = dict.fromkeys(build.job for build in selected if build.candidate.symbols)
+    results = compile_all(list(jobs), cache=kept)
     results += compile_all(
         ptx, workers=workers, executor=executor, cache=kept, on_done=lambda _job, _result: on_done()
     )

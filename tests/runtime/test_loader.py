@@ -81,7 +81,7 @@ def test_a_module_is_compiled_and_loaded_once_a_device(
     assert loader.load(root, BUILD, "sm_90", GPU) is first
     assert cupy == [(0, TEXT.encode())]
     assert compiled == [
-        {"source": TEXT, "file_name": "small/control.sm_90.cu", "arch": "sm_90", "kind": "cubin"}
+        {"source": TEXT, "file_name": "small/control.cu", "arch": "sm_90", "kind": "cubin"}
     ]
     loader.load(root, BUILD, "sm_90", Device("sm_90", 132, "NVIDIA H200", 1))
     assert cupy[1:] == [(1, TEXT.encode())]
@@ -181,7 +181,7 @@ def test_what_does_not_compile_or_load_is_a_load_error(
     with pytest.raises(LoadError) as error:
         loader.load(root, BUILD, "sm_90", GPU)
     assert str(error.value) == (
-        "small/control.sm_90.cu can't be compiled for sm_90 here: "
+        "small/control.cu can't be compiled for sm_90 here: "
         "NVRTC isn't installed; pip install 'kernwright[cuda12]'"
     )
     monkeypatch.setattr(loader, "machine_code", lambda *_: MachineCode(b"broken", None))
