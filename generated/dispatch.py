@@ -1953,10 +1953,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_70.cu', 'a7726fa47aeb6ab1a716e7b0b777bf0b1345a040997a122fe8bd542f3b255882'),
-                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_75.cu', '8829774f926e036f57c1d486b6b8fc6eaebf1a5e38e41ec7377bc5acce73170e'),
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_80.cu', '842558e565990d5d92fd84f046440fa5b17ea46e48bc5eb880f4fa10a9e9e6b9'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_90.cu', 'f9733a4ddc10a711e5f5d29b28a419319298c395de9243f582f2d1c152e4546f'),
+                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_70.cu', '127c372966b4a85ab67f82f913b6b115f74ed3f223573a48657976865def21f4'),
+                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_75.cu', '783f34b3b4523a0a38182b64128f2b983531c64811a69d6fe2f65851451e4c3b'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_80.cu', '2aed71ac96d82b067f82bfd8175d8061161a9114674c30d655ab362586f34e39'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_90.cu', 'f75abbefe9e1a40a1b4bb354022dbb55c4fffbc339f73d325cc7fa4b1e6d8d74'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -1983,10 +1983,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_70.cu', '603a3b11d3c82fdc4161f3a0317de14b529c438d459e4744caf81734b127d7ed'),
-                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_75.cu', '5c1589752b80bc500eba7b292f59f4d7f527047108746c8c7af52e364eb66afb'),
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_80.cu', '2c6e2c2e1f3e30c94c6df78cf21f33372f49a2893061eeb5393a627ddd9c9fdb'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90.cu', '0b1a1c30bf992bd23c40965198c4ac0f6fc2e6033fc4ab0ceaf318e92521a11f'),
+                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_70.cu', '5d99ca7ad33bf4f69bfa18568b1921e6ba8c2553a096ef99c75e0131882c4e61'),
+                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_75.cu', 'eaffc984d907e747f21be091efa70b5c9d81c648899a1c55a1b6a283a9565884'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_80.cu', 'c9a9c7a02f64e8950dd0e35e360dd3b5a938a089c47b0d888719e9b162617a9d'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90.cu', '4dc50ebf714cbd4cdd4d7fdfff6099d95599052b3e05ab35f554cc6485724c30'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -2024,8 +2024,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '0b1a1c30bf992bd23c40965198c4ac0f6fc2e6033fc4ab0ceaf318e92521a11f',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.21324182018982563,
+                    verdict='invalid',
+                    gain=None,
                     source='hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90-nvidia-h200.0b1a1c30bf99.20261130T000849Z.json',
                 ),
             ),
@@ -2042,8 +2042,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_80.cu', 'e2262b78c336fa63c3cec50306274d9333044797fa41009b34975e55ede7574a'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_90.cu', '604282e2cc15dab9da36089d4107bb892cb3ba9f60dcad064ad93526c3ac9790'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_80.cu', '2bbb17ffc349e687667ea287b66725bd6e0e0934d18d2d280e36489db7f2b770'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_90.cu', '6f5d88cd734c9f2d11a8632c5087fcee68f8ab294cba3520c9b2425780950d41'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -2070,8 +2070,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_80.cu', 'fe74762e8bc516ca463f40b6708d25087cba7130c080db9b8f1ccb5be5bfe455'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_90.cu', '3d4c31264a10ee8a8c1674b9b95332d02de84d24f58243661e3204ef5e2d53ec'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_80.cu', '442e7f456734b59200a3e1e3168e6aae239d4b77df883ce3759308de3c981b44'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_90.cu', '158eab7fb1542a1e8bbdfaa907d1ac403a475af4270d4bac96a68d465f55d076'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_128', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -2103,8 +2103,8 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_80.cu', '231bb3a8dd92f682b6e3cbaa95e7adfa650ddd7a6a08bf659ff1a0e4cc2beaef'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_90.cu', 'f17e7a1b3482b234981aef1b5b066982c19c32df93a3344d833e424a8eaec43e'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_80.cu', 'd2755d7dab237d8fdcae47680971d798656579fe7b32063d91edeb94596f82d5'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_90.cu', '79d1f77c8899f4270918bc9c13722a16c386f2cab0e3278f7a0a110f53a2a79c'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -2138,8 +2138,8 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_80.cu', '88de14f4ba4351ab820fa17725b3bd86833a46702226435090af7250fd82da71'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_90.cu', '051aef4194cd9b6204541d2b45ae992a9fa42f899adbef94b8d938947c09e3bc'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_80.cu', '776f7b03bbb491690091f9881b2084ca5393fb858cbc042e683662f0a9ebb844'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_90.cu', '1ba333ff8813db49936c8d09f7c539875c02070ae388882056833038211a04de'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -5843,9 +5843,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '23c829db59055bd07082849504d4eb4d14cad1396fa3ce2d1157d39a7d843658'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '20d907ce4f6107223bde72430b444da9617bc7585ec7c38c026b629d0d265ad2'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', '4ddbbe39161e6c1c5e964cb07212129f1bb45e1e2c1dedd11ed482ad3b4a6d08'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '03dc41132a45f9362f923e8b400b19c2c5d65e4b01e2e679f3d5db09e77a2828'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', 'ec4ae1af00e4c6874507ab1a6b389b36e067c004f586bc380d18e44894712ae0'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', 'abb3859d2e98f8f213b2d7f7a4a080205f287e800645a65e2f640e1cc3e15834'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5873,8 +5873,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', '5f1dcba68190d4b6d7bdf6681c8c94d3afd2903a2daaf4b52f076c82068c0236'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', '22576abea7f027f3f97ecd9ce1368935a6f8782341b03f15cee7668ece18f6ec'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', '5d0a573b5e5e499c4047c1193dd3b740a457e62181d59e5d9bbbfcadf0a96d98'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', '6d8d8f9b6ed42e2e1bfe81773b53bd1af047dac76d4316cec457197b9e94ce18'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5902,7 +5902,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', '240c87aa6a7042b9df8e940709437d20261ae368d684cb1db0420882af8ec1fe'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', '4aa39083298a98dc0353f0beeb54e479894a2ba94e6119e3fe8cd920c2139057'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5930,8 +5930,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', '9c8a9342155aa205c677cf225019c1f482c5ffe1fbfd3e7384d3e68989e48e2b'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', '27934ad463fb5582f5e463b5738b4f33cf7f63cc82c20700d40e616627302ab0'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', '2d773296cf0e8801ade1c0423e29bb4946fb24d4ce400ae0ccb5b7141c9ca4aa'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', 'f5adf60f79574ed4c72515d0f89725bead8f0b057ef6587543f06c27ced6f6a7'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5966,8 +5966,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '240c87aa6a7042b9df8e940709437d20261ae368d684cb1db0420882af8ec1fe',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.059448718547440604,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90-nvidia-h200.240c87aa6a70.20261130T090119Z.json',
                 ),
                 RecordLine(
@@ -5984,8 +5984,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '27934ad463fb5582f5e463b5738b4f33cf7f63cc82c20700d40e616627302ab0',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.02494900512347875,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90-nvidia-h200.27934ad463fb.20261130T090122Z.json',
                     distances={'x': (8.986927274064174e-06, 1.237317622181666e-05), 'block_input': (0.00017236923174062283, 0.000321207082809086), 'injection_out': (8.369995917810717e-05, 0.0004488116399744087), 'y': (1.784382856799071e-05, None), 'lora': (0.00015880870469684165, None)},
                 ),
@@ -5994,8 +5994,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '22576abea7f027f3f97ecd9ce1368935a6f8782341b03f15cee7668ece18f6ec',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.045839699697636016,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90-nvidia-h200.22576abea7f0.20261130T090117Z.json',
                 ),
             ),
@@ -6012,9 +6012,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '858501c8978da1fa6f0d78fc7ade326787d10a4c37630cf120f4598861b24e6d'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '39a5a1a672ba4f5eb66d7f6b9f3bddb789f74abf7d3836441255add03a8033b4'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', 'b80a5e10c60ee53cc2e0cd80f8638fa03891b5c52b6c390f8192f692e132c3cb'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '931c0a75b1eb9af40d3184c0a26f52e56eb413be8130ab8676d96faf7ce90a45'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '3c365b46db1a81e625e6dc27bb212a703d55d603bfe803ffa168e99b30ee8237'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', '5511eb38e3185ecd5ca6c3d837ae489cc3ca6764b38c3bd7978c75d65d52d5f7'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6042,8 +6042,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', 'c8bf2637f47cc14a94d271538ad94a63f41349085a9701b0b4a0f62ae5d56174'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', 'c5799e1cf4a1b19484a2e3bca3b0dcd61fe85310080c4cc1d90d009a814a6b5b'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', 'dd56e5194a6371b9c7731662cb786a44708d038267e33d9291bbd2adb9905574'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', 'a71941a597dfe4c5bbde51ccf43881e5dd0cc866ff402063b02f81477b3eef92'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6071,7 +6071,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', 'd070e680f2353266e0773d01d0a522f702b51743ed01fc3014cdae004af24750'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', '88e24e65e9a0b5a94e95fc9458bf0bbe733ae13241e7eecd6a71a09be9acdbe6'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6099,8 +6099,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', '97a65a912e8c9729f7c4e45dbc3ccb439251421859e0dee002237df896f277f0'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', 'eb2248106b2e0f104f5924e884218e1415912ad3351905f9ffb7b730c76c4b06'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', '43181971f7f510386f908cf6e5081fc41ac8f86c27f99b1ca9619e5f79f0faa9'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', '162fd8df59e2c0c213a7aac103ab8f154f5185b855267835bd6b8ac8230c8bf9'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6135,8 +6135,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'd070e680f2353266e0773d01d0a522f702b51743ed01fc3014cdae004af24750',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.04093227332121585,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90-nvidia-h200.d070e680f235.20261130T090143Z.json',
                 ),
                 RecordLine(
@@ -6153,8 +6153,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'eb2248106b2e0f104f5924e884218e1415912ad3351905f9ffb7b730c76c4b06',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.0638793643493013,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90-nvidia-h200.eb2248106b2e.20261130T090147Z.json',
                     distances={'x': (1.7784960600366223e-05, 1.811444594946958e-05), 'block_input': (0.0014030577946077386, 0.0025966715862643652), 'injection_out': (0.0006008488725887159, 0.005002606692462855), 'y': (7.676951240491979e-05, None), 'lora': (0.0009138022711436733, None)},
                 ),
@@ -6163,8 +6163,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'c5799e1cf4a1b19484a2e3bca3b0dcd61fe85310080c4cc1d90d009a814a6b5b',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.01940304820432437,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90-nvidia-h200.c5799e1cf4a1.20261130T090141Z.json',
                 ),
             ),
@@ -6181,8 +6181,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', 'd9499b493acdad894e2a6bac6bcfb673b231f77262c82574e4d071bcfdbcd10b'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', 'c7921b849b84168f65a1be0cf8e19ba1ffcd700c1c9927394abc0a5739afa7ef'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '45c852234e9820280747f8073d5ea9d6d961ad9f283e4f19b77eca0104847bf1'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', 'd580a7806dcadd06162bb26314a1fab8dc1a5334b1da40e73950de53746d14b9'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6210,8 +6210,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', '5b705d3ed0419ca5e2266b57ad85e3e982e84c0f269b28d8e208efb2a76315ec'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', '0f4c0b8d6d803eba16b1871b02844325d83173fc6a9147c749191ac64c7f3a12'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', 'ee3d7efb5803d02951a19479d563534a9ad1669f0760331ce97d4f8c19e568b5'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', 'dee0b890c3aa9c0798d332878460a490b5b0363a38140ee5e38409763e714178'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6244,7 +6244,7 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', '03352cafba02af1c8b3267d01946d115a90b561c5f10c8fd558d48cc4e7eae07'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', '1f874fb2900ab51470f909b8453b68fc3fc2ee866ab27805542a78b84c773559'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6286,8 +6286,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '7bc9f3f8476b6ec7e914eccf56ab70e66169e2ae58969d6018f0c988e25c72a9'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', '62a6b11fee09bcc47db78e637646cb235316e1ea719caa570dc9d2dd75c9e94d'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '91e39d19f24c5aa69b5f1dbdfae9c0ace56489b3f77fbb1b6e9d1c9d6b0dcca0'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', 'e351e69cc32fd403b04a848cffd6b9d4348f2058735c502d1d8a6b97ab03be08'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6315,8 +6315,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', 'f46c9ded23ba52a798b3c51d771d8025dda336c617810cf47663652f32df7b27'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', 'ea441f4dc8a00fbf59601281689b7d8f996de608fa5be73a2131a0520ceb9ebb'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', '62d15b839c6a5e1ab07e3aff6ffbfd0862ccbe4a4e873bcd708d0433c54e411f'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', 'c893b5043720cb84ef0d8e6ea0fb942dc0f0ece6581b0d348401ff2072392e0c'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6349,7 +6349,7 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', 'd9cf02e9061cfe9dc5a8619fca02fa38da1770015aa3c703bac887071804a97a'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', '8404f22cd9d1a1182481e3eca0c84f515adf5ba593ad2e49324a16dbe93fdb72'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6391,8 +6391,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', '325c4a72f51a8753248a6eb102c80ff2f19685b8601e8421e1aa1635f22f54c7'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', '5fd3adc7d068ff1781f7d6da602597af607f672a83d81d3ee81e99fc5893dd20'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', 'c2991fd76195f5994e08ff68f4b642aeeaeabf315480b76e7b20e88b4d380af8'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', '16be1f116b1d2d13ea06759540ed81eebf8121b01dddad3eb3691b90a669a4de'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6420,8 +6420,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', '02fcb7dea7f5789c69410aba37bf24338d26edfb677d662f61ba3cea4f79b2b4'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', '3050adf8cadef8813ee30916b32d67192dbef3b655d082b1854e2d83213265f3'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', '61803494dfda0fff3103a33ca59a711ec74515ca11e113673de96620b9c31957'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', 'f934c671c1e193355c1cfe5abe8a2e8dad76e8ef3d17d23424792aaa0dd6845f'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6465,8 +6465,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '3050adf8cadef8813ee30916b32d67192dbef3b655d082b1854e2d83213265f3',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.5182679948698459,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90-nvidia-h200.3050adf8cade.20261130T090217Z.json',
                     distances={'x': (4.9467218834121835e-06, 6.54973971516998e-06), 'block_input': (0.00013013612932506445, 0.00029943167191172267), 'injection_out': (6.941742489652213e-05, 0.00029152582104678134), 'y': (9.563947622897667e-06, None), 'lora': (7.595320830343378e-05, None)},
                 ),
@@ -6484,8 +6484,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', '1c242ed46ee3139d1f659085148ce72e1c64de69fd7e6d0c0bf4ce58425cf556'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', 'f647aa4984319e00f7c1dcebd0521b2d52a5010d79d642b9dd93362498dfe927'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', '03e82b54f286abaf834e482e2734106483ef7b06c3051fceca56cddd1e3ce8f4'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', 'b1044c2f3ddb6781ccabfa37f141c2459feebecfc089941ae651d533af7b01d5'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6513,8 +6513,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', '4a733d5444bf79eee177f9326fdb52089dfecbd234f37c50ab3c538e1c45daca'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', '1841bb0915ec103ca5b26d697d3ea5649e79892f4d74fe04cad2b0fd1b0d8582'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', '4a8672526534a2fa1b589652a12edd1dad43e51a48fc251a6df8302733275a20'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', '9a9f266afbbb0357758f4d636fa1d0994bbc4bf4d2cf5b0426b53f2ff181f48d'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6558,8 +6558,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1841bb0915ec103ca5b26d697d3ea5649e79892f4d74fe04cad2b0fd1b0d8582',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.5825720241832277,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90-nvidia-h200.1841bb0915ec.20261130T090226Z.json',
                     distances={'x': (1.417954569439474e-05, 1.439890086701273e-05), 'block_input': (0.0006909659907356292, 0.002564451980673907), 'injection_out': (0.0005803740116751302, 0.00320702761165938), 'y': (2.9937486476653057e-05, None), 'lora': (0.0004725743484384412, None)},
                 ),
@@ -6577,10 +6577,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', '62da048756609bca30b0b2f774d972c1211622a54a41abf8476c0f6a6eaf4c65'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '3d37e10ddc85b9b754b9b3d7509004a7a484380ddeda71c4928c423d0d2d8205'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '3991a627ce60afd85256b0d56c52f1d2e7d1821af68ce2231ef6a0ca35e50ed9'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '7cbfebce0cd7ec8a5f2ea3066c3ac9fe9d933971c984c3022c788a6e02dc15ca'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', '584d7ff5374f4798c7a8df7c56eeadfa2fbec2f82cf3969c6ea71b46e4264f1d'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', 'b732adf1fb230effd82378be7ef2d248db8b4e844dc010cb41151b4ba2f4016d'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '8a18f9447c933b6d1c2f4866f86dc8fa4517c5b90acff9c4ff4798413262cd81'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '9239ea679b946b5ff274c8cbf6f9fa6b5f7e5ae390549162891cce5ae14fcb87'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6607,10 +6607,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', '0e6331865f0dd4c80456556d47380ce0f8799677d68942108428a7b6f9f67127'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'd3c693302a8f0ce9ab91ce1a4445d60f811422fbf453d9daa8702fe811f38465'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', 'aa6f433997df872e26601f21b3eacf043c2fca406b72e0fc78b574980eb5a223'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', 'bff6a2047848a24b749d09fb2b0da93edc960fff8da5a1cd5fdc3adc407681e2'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', 'e9daee5c92045c2d7d7ff6037a43a34a9fb121f6ae062ece580bbbaf32a01e29'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'e02ccd0c2528795ceadfd062775709111f63ff4edf16c982c5d12a25e1cfc64a'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', '4c7fd83760a650a1c9639eb31cf9c174c59f0af4a8cf5941f7a3d3a88418b259'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', 'a386a92d0e2ff3cb69fe552ef841ebff3726e49becb2aeb25e25a56f09da3e5b'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6637,10 +6637,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', 'ef069bde3a42c0b7e1708da95681fa78e1c46a5c9852110d369599882c99297f'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', 'c1981b7b2a27bd29a168ca783363146ebffb7776c4b19f0df47630c36e48a0a4'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', '6c5c6658c70e4e2d699e978519b0f762be426598a9f49e717316c4c345f1c06e'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', 'a044bf49ae3080c07055cf9903cc961e7f9d243bf749adc0c238c918523a588d'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', '67a10482a6e89fe3cca3f1b2b58b10b789bf7126c10acbe90644d1874e33dce7'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '7777f2e1b1cfb84e87ba5163ff3524cee3f871ead9ecbf3bd375208d17daad19'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', '320f9ba2407e5dee4d7c1886eda7e6b9f73f21fdfbf3558b6d741fabadacece1'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', 'd7ce787e86963d277295be70fff08a802a596a17be5d6596f7f6c99d0122e193'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_persistent', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6667,10 +6667,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', '2d1102f7ac6ba4312dbde908ccad24c44850fe9ec54c05a0dccd0ab2044cbbe4'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '447251cd723fbc234e6d08c1a69a9ce1ae72d59f719115176f039ac821aceab8'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', 'b9689b5a42e042bc76fef1f0a28845cbed38fb819a46e3338e608270f0951ed1'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '4b32e72e9f65b49e9a0b8e9c31ead918b021ce9f8645bfaa2fdd4038cc6260f4'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', 'fdba6c9abd2031ab0990a654e9346a18b337c3d9775397c7b65e9608025a2680'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '779df52da02d78c19ca7984a3f82ddab7862d3377e583799bdf8eb575f3477cf'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', '9b151132040e5851d47e9cd486ac2b4c3a296c7fcfa9e2020b18d4c2500ceee3'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '3ebd7000c09b20e919bc12b7f8516656269c6957c89c72c13b45b5e2a573aae8'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_early_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6697,7 +6697,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '4606355a7859aac52460faecdcc2ac57dd158818650f2171fff9f5176fb96308'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '8ca29e230e4acc7bc98f52f7d742f6088d73ab8702e0f5ea168709b1f5828aef'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6724,7 +6724,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', 'e02c0735ddc2de45a03e7965957d6bd4a44dd5a6af8db162b2c00bad5c30e1be'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', '40b8a18739314b0f6e42df7b689740b78ca3346a091491e8cb2c3de929c78a3a'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6807,8 +6807,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', '8352c5b01cad1f0ce6d0668c72e5e3b9e5284368d9e2a8922e005aab78ced94f'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', '13d0eea72ee8b74daecfa3153ea945c16b1dabf8494dfc3dd10caf24a9c11e60'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', '970813303b5d894c9a875079a16508086284d901a71e0265f1ad9bbba6502485'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', 'b71e9ce03862db8c384927dd26253d3477061cdf9d51f11554b8157f270e7bf3'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6843,8 +6843,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '4b32e72e9f65b49e9a0b8e9c31ead918b021ce9f8645bfaa2fdd4038cc6260f4',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.03360246387437471,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90-nvidia-h200.4b32e72e9f65.20261130T053931Z.json',
                 ),
                 RecordLine(
@@ -6852,8 +6852,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '27fa0e60818c40ba0a6ba0cd33c45c6abc26662f437631d786fc18b374cbf1ea',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.6331401345062874,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90-nvidia-h200.27fa0e60818c.20261130T091446Z.json',
                 ),
                 RecordLine(
@@ -6861,8 +6861,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'a044bf49ae3080c07055cf9903cc961e7f9d243bf749adc0c238c918523a588d',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.7600635442719654,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90-nvidia-h200.a044bf49ae30.20261130T053929Z.json',
                 ),
                 RecordLine(
@@ -6879,8 +6879,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '4606355a7859aac52460faecdcc2ac57dd158818650f2171fff9f5176fb96308',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.03861549282906873,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90-nvidia-h200.4606355a7859.20261130T053932Z.json',
                 ),
                 RecordLine(
@@ -6888,8 +6888,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'e02c0735ddc2de45a03e7965957d6bd4a44dd5a6af8db162b2c00bad5c30e1be',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.07728533887518962,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90-nvidia-h200.e02c0735ddc2.20261130T053934Z.json',
                 ),
                 RecordLine(
@@ -6897,8 +6897,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '13d0eea72ee8b74daecfa3153ea945c16b1dabf8494dfc3dd10caf24a9c11e60',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.10354371191352096,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90-nvidia-h200.13d0eea72ee8.20261130T053942Z.json',
                     distances={'x': (1.1771806001279771e-05, 1.1771806001279771e-05), 'block_input': (0.00018554962750850246, 0.00015220327835208133), 'injection_out': (0.0, 0.0), 'y': (1.3536620169382119e-05, None), 'lora': (0.00010545396627275599, None)},
                 ),
@@ -6907,8 +6907,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '8d3f6f8c0a2c80b70e402d7e4be75e184502dc85e2cdb07328aefd2ba79491f6',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.5517581092354743,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90-nvidia-h200.8d3f6f8c0a2c.20261130T091447Z.json',
                 ),
                 RecordLine(
@@ -6916,8 +6916,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'bff6a2047848a24b749d09fb2b0da93edc960fff8da5a1cd5fdc3adc407681e2',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.09317317641876155,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90-nvidia-h200.bff6a2047848.20261130T053927Z.json',
                 ),
             ),
@@ -6934,10 +6934,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', '16f37c576d79555a2210d04526b08439f85b046be186175d310eac8656d86576'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '112f0d3ba7bd581a403738a186d137e918391dbdd9745836cab44a3f9d1d63fb'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '35448ecb9eadd986df20f9f376237a7bf81bca82f8b0f73049c739522b53baff'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', 'bd07ea584666281bd398c6bd893113c383a1d07d7d4ec4d5760ea4cb08218f2d'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', '279ebf225f7071111252020962f6e72f28411010da1431854e29d0a644907a7d'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', 'd7d25c9a705e34174054fca14c199ba70fd5f7dc0cfd0e24a6f28eb082b84c94'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', 'c40643be70b8f62366b9d3e3913857085a7b8046e0061a99e274a3d64cd8a9eb'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '1987840ea32d5e78a7b1cc3e469590846d60b34777644f6acd68ae9851b7e516'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6964,10 +6964,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', 'a676ec39f272ce79339288d87e8b3366a4468bb455f14100f9a1a9a0eb21ff31'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'd45498fc4e0b9cd2d54eb131d5abbf5893236638ce89530847744bc544b44a97'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', 'd2e5f1fb1ad89d8616b0cc723938c87abbd7da2ceb71333c7ba979a35a04ad1e'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', '9140e2631ed5c602a7bdd15f0701fa0303ef7b9e987f5021d17086a22a1727e5'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', '3e7fb2aef1d25ca20ce572b8dca8ce28a8d881eef5392eda31cedeaaa1a7a33a'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'f07360450527450670fb33d177e3e28885925aa1e6675461bd0f65203d32b35c'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', 'b80194ce779a1ec07202ccf55d3f03be6e0eb235f17c48c42e5fe661ee9910b6'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', '16dccf7a669558919f74567363d253180fd173f129eeb12b8b2b3a311e0e17dc'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6994,10 +6994,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', 'c6c30dd3c1130623798af57cbf72d467cbfda2a96d4a06f23c061d605f40ac4e'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '200c7d40363972a65f4fe7c899cc4c8e4a49304809a07d5f6a7a7485bf7a3561'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', 'f6bdae5895cb1435efb66799b3b0dfbc27f31d02e3fef272ffaa24a1b9d6f8ec'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', '360d4a6594bd0d61c1ee4a33304f2a7ffe66813f1395bf0a1ed9504c18c98669'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', 'e327d9b239d0e99c6c744bce080151e91a4ae861be5f05a68d44d7013927a6b5'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '9f70ba16255a925250bab30eba9526cce0fec930710a0a209c979a2c0050adaa'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', 'ff7cb9911b526496f4f2e71d9cf8e0cc9c44ed151736306782ee89bc2c755252'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', '12f127212b55e4845739489ff4a42e4ef306a66bfa5e809270051786b6274b84'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_persistent', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7024,10 +7024,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', 'a12ad756c965508420e70ad0e978a7d78e5b19e48c4cf22f4a72f54cd20cf8bb'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '22a79b102fd5a92401cb20e8f9e7b9cbbc74df01401d20d251642c164c28ee05'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', '3020425d490d9562a6f6728db138a3a96c2ee5392440fe8dcd4b608e68bbb7a1'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '4d676056c79f246e582c56b233c43432b5d7d804bd2cf27792ddfe7e27c27d5e'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', 'cf6a615e9c70367404670486413be181746126c1fdb50d769673853da4efa99d'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', 'be613719aea4b5f7e5979c6d9f36304d8eff94eb1137b7d9f6f0abbafb76701e'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', '99f406abcd3ffe1307442e4671a5edca366ea6411817bdd4e6b3efbaa1edc53e'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '920a785e3a9f055da1e9fbc439f1ffe5421bffce82c21a5b7e212a0783cab7df'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_early_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7054,7 +7054,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '80768ac1f33f34c648bb2b47780b76ee6b6ca508531fe0088ff0c8a478ef8857'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', 'da76504f6585ff1e3011199b34f53c2a952cfe8043d9f3ced01d5dcdc886382e'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7081,7 +7081,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', 'b871fb0ebeed939ec32f498e5335aa5f30147d4b16718858de592b3566d1eda2'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', 'a93e3bd85fd4f15344ace1237db7f12f767639c63db270bdadd7c1d8b0444c08'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7164,8 +7164,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', 'b09db535c7d0ba03f8f9fe3b52869c186feaec7d374bc8b79991e0b2da403933'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', '7954bf6575c194521854026658bbc67a52ee2cee9132ff68c5d954ab4f63aec8'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', 'e992874aaf425af697b86eb969afb26b541065748131e066a65a03fda0133c73'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', '176c0864e926480bb37eaa5f7d579adfcb1a5008dbb6254bf8270afa0aec2da0'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -7200,8 +7200,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '4d676056c79f246e582c56b233c43432b5d7d804bd2cf27792ddfe7e27c27d5e',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.030704124934921806,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90-nvidia-h200.4d676056c79f.20261130T000925Z.json',
                 ),
                 RecordLine(
@@ -7209,8 +7209,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '216c3b6ce0090768822b42383a55fd567375f773fa32994276f5aec395d49e46',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.6181069981914195,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90-nvidia-h200.216c3b6ce009.20261130T091505Z.json',
                 ),
                 RecordLine(
@@ -7218,8 +7218,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '360d4a6594bd0d61c1ee4a33304f2a7ffe66813f1395bf0a1ed9504c18c98669',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.7137608759052023,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90-nvidia-h200.360d4a6594bd.20261130T000923Z.json',
                 ),
                 RecordLine(
@@ -7236,8 +7236,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '80768ac1f33f34c648bb2b47780b76ee6b6ca508531fe0088ff0c8a478ef8857',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.03923428283227737,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90-nvidia-h200.80768ac1f33f.20261130T000927Z.json',
                 ),
                 RecordLine(
@@ -7245,8 +7245,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'b871fb0ebeed939ec32f498e5335aa5f30147d4b16718858de592b3566d1eda2',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.07156132381155944,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90-nvidia-h200.b871fb0ebeed.20261130T000929Z.json',
                 ),
                 RecordLine(
@@ -7254,8 +7254,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '7954bf6575c194521854026658bbc67a52ee2cee9132ff68c5d954ab4f63aec8',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.10184153360818615,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90-nvidia-h200.7954bf6575c1.20261130T054109Z.json',
                     distances={'x': (1.8392429626952002e-07, 4.8474884456098064e-08), 'block_input': (0.0004756061227047006, 1.6820021708955222e-05), 'injection_out': (0.0, 0.0), 'y': (1.9096072251709503e-05, None), 'lora': (0.00014575426374052798, None)},
                 ),
@@ -7264,8 +7264,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '511d2ee9bfb3a8c043f5e7bb6320cd15a0da896635b7b0c6bae2513b11abc79b',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.5200720339064628,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90-nvidia-h200.511d2ee9bfb3.20261130T091506Z.json',
                 ),
                 RecordLine(
@@ -7273,8 +7273,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '9140e2631ed5c602a7bdd15f0701fa0303ef7b9e987f5021d17086a22a1727e5',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.12125218748631372,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90-nvidia-h200.9140e2631ed5.20261130T000921Z.json',
                 ),
             ),
@@ -7291,9 +7291,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_70.cu', '1692cd54f01e9d3e1e539f70761d3492dac096cfc7bf6b181d3706a33553eb5d'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_80.cu', '57789fe77f6f321fae292e407a3c806ef41823035816b5c596af439065708e51'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_90.cu', '3856f4916475ae33ffcd8dd6f645a2581adef4d40d9c43f77e00953620981628'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_70.cu', '352320b6bcc09b869bc4891479f7addb19604fdac2fe36a3742908ed8a3fcdf5'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_80.cu', 'd78ca2e47d599e810841be8d4bf6dd4548f2c76d0076fc26bba3e621b25da4a9'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_90.cu', '19d5399c2d4b63088a28df2b2838d23f355ccc8700b3ec8c04cbad1596ca2c51'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7320,9 +7320,9 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_70.cu', 'b9d2380edb52ab2d9fd00d6892de21682192e152d82eae54a5d714cbf7d1d86d'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_80.cu', 'b5b0f4ade45cbb50528c980bf34bd5cca505c13bf3e8ad900ac92043c9061853'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_90.cu', '68c0c77d19eba88fbd35c54a95891ebdcbc4a3b1e91f47a2a0677cd29b7f70c1'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_70.cu', '42c6b8b32776cf6305d10bc323a30658f624f132f8ca5d91e875a96d75372488'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_80.cu', '65ad0732bdaa33a7eebb35a17fb47132abfbe6bdbc01447063f7d84ed1b9e981'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_90.cu', '4ff086a3f05db76a6569b1ad85856aa0eb039b3be0b653ecf8513ebb92e5ff5c'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7354,8 +7354,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_80.cu', '3d583fc2493a191cdbd16e7d34b060af8043f306fa52abef29f1ddea43cb052f'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_90.cu', '2223f8ed0dab419b54679390833a169bbdd9fd061e5aca847d1ca4e39dded26b'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_80.cu', 'ec81a4e53b0f38ee388e8cc6c4c612f240d7d443a8fb32750549d576018b8341'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_90.cu', '4ddba067d8025bd3133543dbe80a150743f3233d367a43b32cc5540e4295de3e'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7387,9 +7387,9 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_70.cu', '9b5becbfd0730c014243f1b39f231c8d94347bb1adbc8e40b92f6e0586c51240'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_80.cu', '0339be1e28cd3a0a650a9b8d6dbe767c58e2f9d8cc8efd69429023146163e85a'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_90.cu', 'a46a4a33ebf4e025c458713bb173822acc2dcf0d5c8985ca18e440dd62b6f75b'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_70.cu', '4476919218ae49204e2c8c47ff4239a7d225e2a975c74035b99f66ca4adc3b81'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_80.cu', '1114c5b46df9ce512bbb7a4a05666a28e50f4c38e8c92636223c2f6544316b83'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_90.cu', '90f12478c12db5724f4363428b47f59db5dc929e5216bedf34d811e32a4d960c'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7423,9 +7423,9 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_70.cu', 'c30c0e1571df911a3aa08628f28ae5bb937f54c4ae045e5e72ceeb06dff054a0'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_80.cu', '55aff26cf54860779c14a782396d651fddf76f20f66ff60b524ad10e74dd35d5'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_90.cu', '29b9403e1842053965c344bdec34924e69ec2d16aefa59044ac59706be8eaed5'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_70.cu', '1a4440749601500f1ac273f30b9443fbb795a5454aa8f8c238b1f75b12a3c0b8'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_80.cu', '21f070cda50655954c8d61580fd8e9de7ce2cc8612d60d5e4e4d5803a4ffd441'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_90.cu', 'cf1c6d4bc17e75b008e94db076328f70e3e4c5ce8cc10a9e9b1075836e0e8bc6'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7469,9 +7469,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_70.cu', 'b0fd71c476f69ff57a60d320b780ca9f4e1faa42f3705060075cd6a9e94d5d97'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_80.cu', '330cee6b52e991100247a0e4438ff406d91411baa5a78f399c521ccc41ab2606'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_90.cu', '4843da7dbb7f95b27e7d99d5efcd3ffd53101ed9d0b256e217b31160222d0f75'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_70.cu', '97458a92d4c4e2b5a44ced2857bdca7b75a54ad8200c833dd7b27af6ccd1ff5b'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_80.cu', '8e45878b6b6b84c9b8748757ab1026e797a6c3f0e819eef01e179e2f6baff81f'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_90.cu', '72f53aa045bcc6830f2f69205b8119e707752d580b9ae67427b44ad0339f7c63'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7498,9 +7498,9 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_70.cu', '66993d141ce6c80f377e53f555972f39041907cfc96db8593e2ea56feb7954d0'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_80.cu', '9d4dbc4efc82e9fd9e4590cfebb0506d142882597ea79b974bd01af1bdb5bf05'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_90.cu', 'f84a8331c756474311d49dea3b40ed0e9bb953affb539e5bc3d8b8d2a4565b7d'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_70.cu', 'bc5b99af839f5a6d8955da881edb25eae3b9c3eecae92226f6c643ec8e74fc61'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_80.cu', 'af30a05402615b579088625c66983126e906bce60ece062e221ae1c4fa9c217e'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_90.cu', '5bb53c95fcdc697179a86b9a7cf6618ab64a8117444de5cb2acf1f5f582800f8'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7532,7 +7532,7 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160_late_norm.sm_70.cu', '04c808c8e2e0006d558319486fee48b580a5eb6f23fb72835c602a46085334f8'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160_late_norm.sm_70.cu', '75b7b5b73d12fa3b54755e439d61d2ea4cafa6d8452dc717b4a22472b273c720'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160_late_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7564,7 +7564,7 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_320.sm_90.cu', '49320869d2a4223b192775811779613d5e277ab027ada2d83b27cb381ef2c849'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_320.sm_90.cu', '466ede4ed87bfa2a2c3e417fe76d5f2f8e57e52990b8a4a9d70cc004df7d9f8a'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7596,9 +7596,9 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_70.cu', '2ffc854abb63e414dd87877bdf96cc2ecb305bbaa2b0da1310ec8532d725517b'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_80.cu', '9cf90611c667b5794eaa4f759316801d1eab643d7f6c8cb46c52df802dbd6b30'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_90.cu', '6392df3a8cbae0a314c3111ba712e28c320f04a4c706ab996e89ba1ab249f8ea'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_70.cu', 'ed113d291150c76f4aa4975c0ebdabbcdb598a65995b15f8de1de24ad81dd252'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_80.cu', 'a369f4a1bc0c4a24ae16a8086b5b3fc76f31ba481764d15ff382e8333406303f'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_90.cu', '7a5b15fde55e41b095e1d08556e3f1568b45ef32052e00be44c16e746ee56679'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7632,9 +7632,9 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_70.cu', 'e03e24088321858909a574ef016d498ad1d4a37c5b3b5611345b72164b7eb85e'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_80.cu', '78c33a48e5fa9758c44688633ff31d9b487fb6777457714902bab6144c3c29ea'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_90.cu', 'e5c35e66366db79d0ffc19785be05804f2c7099011ce4fbe623041963f0373e5'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_70.cu', '1098034dae8d9dff06c20e8f7ce4748ef58f58676934929a246d8a12f9ce6adb'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_80.cu', 'd7ad0d7c2d44d567a985ddd1d75cb09862cf5f6de867d8a52d9555b57fd6bbb2'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_90.cu', 'fe93a0ec391d9ced34b0d8daaf641ec52c882416435c8179bfb1e73709c748e1'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7668,8 +7668,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_80.cu', '2d779078ccb7354a3a441ed70f2fd3df0b9259c0a3e6df160eef7f326b0b4a48'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_90.cu', '3edec8f2c460576c035d8f64b862bf3c8544f39ce687b3565fcb03055aecc1d4'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_80.cu', '58de204933a973536b5c782b312baa1e058c123f964851a961da684a8832781f'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_90.cu', 'a30214bed2e229028ea2190272cb92ea546844aa6eb2722f4b057eb039d6d6b2'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),

@@ -156,15 +156,9 @@ __device__ __forceinline__ float over_branches(float value) { return value * 0x1
 // ---- combine and grouped RMSNorm: one CTA a branch, tree [1, 320, 8] ----
 
 namespace norm_tree {
-constexpr int SEGMENTS = 1, LANES = 320, CHUNK = 8;
-constexpr int THREADS = 320, GROUP = 32, GROUPS = 10;
-constexpr int SEGMENT = 2560, STEPS = 1;
-constexpr int BYTES = 16;  // width of a load: a chunk, 16 bytes at most
-
-// First element, within the branch, of the chunk that a lane takes in a step.
-__device__ __forceinline__ int element(int segment, int step, int lane) {
-  return segment * SEGMENT + (step * LANES + lane) * CHUNK;
-}
+constexpr int CHUNK = 8;
+constexpr int GROUP = 32, GROUPS = 10;
+constexpr int THREADS = 320, BYTES = 16;  // of a load: a chunk, 16 bytes at most
 }  // namespace norm_tree
 
 // s_b of the combine: 2 * sigmoid(injection_b / HC).
@@ -184,121 +178,76 @@ __device__ __forceinline__ Elements<norm_tree::CHUNK> combined(Elements<norm_tre
 extern "C" __global__ void __launch_bounds__(norm_tree::THREADS)
 hyper_connection_combine_norm_wide_rows(const storage_t* __restrict__ residual,
     const storage_t* __restrict__ block, const storage_t* __restrict__ injection,
-    const storage_t* __restrict__ norm_weight,
-    storage_t* __restrict__ x_out,
-    storage_t* __restrict__ y_out) {
+    const storage_t* __restrict__ norm_weight, storage_t* __restrict__ x_out, storage_t* __restrict__ y_out) {
   using namespace norm_tree;
   const int branch = blockIdx.x;
   const int lane = threadIdx.x;
   const int origin = branch * HIDDEN;
   const float scale = injection_scale(injection, branch);
+  const int k = lane * CHUNK;
 
-  Elements<CHUNK> x[SEGMENTS][STEPS];
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      x[segment][step] = combined(load<BYTES, CHUNK>(residual + origin + k), load<BYTES, CHUNK>(block + k), scale);
-      store<BYTES>(x_out + origin + k, x[segment][step]);
-    }
+  Elements<CHUNK> x;
+  x = combined(load<BYTES, CHUNK>(residual + origin + k), load<BYTES, CHUNK>(block + k), scale);
+  store<BYTES>(x_out + origin + k, x);
 
   // The norm reads the rounded x.
-  float square[SEGMENTS] = {};
+  float square = 0.0f;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float value = to_float(x[segment][step].value[i]);
-        square[segment] = fmaf(value, value, square[segment]);
-      }
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) square[segment] = butterfly_sum<GROUP>(square[segment]);
+  for (int i = 0; i < CHUNK; ++i) {
+    const float value = to_float(x.value[i]);
+    square = fmaf(value, value, square);
+  }
+  square = butterfly_sum<GROUP>(square);
 
-  __shared__ float partial[SEGMENTS][GROUPS];
-  if (lane % GROUP == 0)
-#pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment) partial[segment][lane / GROUP] = square[segment];
+  __shared__ float partial[GROUPS];
+  if (lane % GROUP == 0) partial[lane / GROUP] = square;
   __syncthreads();
-  float sum = ordered_sum<GROUPS>(partial[0]);
-#pragma unroll
-  for (int segment = 1; segment < SEGMENTS; ++segment) sum = sum + ordered_sum<GROUPS>(partial[segment]);
+  const float sum = ordered_sum<GROUPS>(partial);
   const float inverse_rms = divide(1.0f, square_root(divide(sum, 2560.0f) + EPSILON));
+  const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
+  Elements<CHUNK> y;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      const Elements<CHUNK> w = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
-      Elements<CHUNK> y;
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float scaled = to_float(x[segment][step].value[i]) * inverse_rms;
-        y.value[i] = to_storage(fmaf(scaled, to_float(w.value[i]), scaled));
-      }
-      store<BYTES>(y_out + origin + k, y);
-    }
+  for (int i = 0; i < CHUNK; ++i) {
+    const float scaled = to_float(x.value[i]) * inverse_rms;
+    y.value[i] = to_storage(fmaf(scaled, to_float(weight.value[i]), scaled));
+  }
+  store<BYTES>(y_out + origin + k, y);
 }
 
 extern "C" __global__ void __launch_bounds__(norm_tree::THREADS)
 hyper_connection_norm_wide_rows(const storage_t* __restrict__ residual,
-    const storage_t* __restrict__ norm_weight,
-    storage_t* __restrict__ y_out) {
+    const storage_t* __restrict__ norm_weight, storage_t* __restrict__ y_out) {
   using namespace norm_tree;
   const int branch = blockIdx.x;
   const int lane = threadIdx.x;
   const int origin = branch * HIDDEN;
+  const int k = lane * CHUNK;
 
-  Elements<CHUNK> x[SEGMENTS][STEPS];
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      x[segment][step] = load<BYTES, CHUNK>(residual + origin + k);
-    }
+  Elements<CHUNK> x;
+  x = load<BYTES, CHUNK>(residual + origin + k);
 
   // The norm reads the rounded x.
-  float square[SEGMENTS] = {};
+  float square = 0.0f;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float value = to_float(x[segment][step].value[i]);
-        square[segment] = fmaf(value, value, square[segment]);
-      }
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) square[segment] = butterfly_sum<GROUP>(square[segment]);
+  for (int i = 0; i < CHUNK; ++i) {
+    const float value = to_float(x.value[i]);
+    square = fmaf(value, value, square);
+  }
+  square = butterfly_sum<GROUP>(square);
 
-  __shared__ float partial[SEGMENTS][GROUPS];
-  if (lane % GROUP == 0)
-#pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment) partial[segment][lane / GROUP] = square[segment];
+  __shared__ float partial[GROUPS];
+  if (lane % GROUP == 0) partial[lane / GROUP] = square;
   __syncthreads();
-  float sum = ordered_sum<GROUPS>(partial[0]);
-#pragma unroll
-  for (int segment = 1; segment < SEGMENTS; ++segment) sum = sum + ordered_sum<GROUPS>(partial[segment]);
+  const float sum = ordered_sum<GROUPS>(partial);
   const float inverse_rms = divide(1.0f, square_root(divide(sum, 2560.0f) + EPSILON));
+  const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
+  Elements<CHUNK> y;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      const Elements<CHUNK> w = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
-      Elements<CHUNK> y;
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float scaled = to_float(x[segment][step].value[i]) * inverse_rms;
-        y.value[i] = to_storage(fmaf(scaled, to_float(w.value[i]), scaled));
-      }
-      store<BYTES>(y_out + origin + k, y);
-    }
+  for (int i = 0; i < CHUNK; ++i) {
+    const float scaled = to_float(x.value[i]) * inverse_rms;
+    y.value[i] = to_storage(fmaf(scaled, to_float(weight.value[i]), scaled));
+  }
+  store<BYTES>(y_out + origin + k, y);
 }
 
 // The state alone, where it must be materialised.

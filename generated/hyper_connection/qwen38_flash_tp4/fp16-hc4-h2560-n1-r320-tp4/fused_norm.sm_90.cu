@@ -364,15 +364,8 @@ __device__ __forceinline__ storage_t receive(const Call& call, unsigned int peer
 // ---- combine and grouped RMSNorm: one CTA a branch, tree [1, 320, 8] ----
 
 namespace norm_tree {
-constexpr int SEGMENTS = 1, LANES = 320, CHUNK = 8;
-constexpr int THREADS = 320, GROUP = 32, GROUPS = 10;
-constexpr int SEGMENT = 2560, STEPS = 1;
-constexpr int BYTES = 16;  // width of a load: a chunk, 16 bytes at most
-
-// First element, within the branch, of the chunk that a lane takes in a step.
-__device__ __forceinline__ int element(int segment, int step, int lane) {
-  return segment * SEGMENT + (step * LANES + lane) * CHUNK;
-}
+constexpr int CHUNK = 8;
+constexpr int THREADS = 320, BYTES = 16;  // of a load: a chunk, 16 bytes at most
 }  // namespace norm_tree
 
 // s_b of the combine: 2 * sigmoid(injection_b / HC).
