@@ -1953,10 +1953,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_70.cu', '127c372966b4a85ab67f82f913b6b115f74ed3f223573a48657976865def21f4'),
-                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_75.cu', '783f34b3b4523a0a38182b64128f2b983531c64811a69d6fe2f65851451e4c3b'),
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_80.cu', '2aed71ac96d82b067f82bfd8175d8061161a9114674c30d655ab362586f34e39'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_90.cu', 'f75abbefe9e1a40a1b4bb354022dbb55c4fffbc339f73d325cc7fa4b1e6d8d74'),
+                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_70.cu', 'a46e1c98df7e2758b0a30be40cb56f454a67d174bb5bd98ed42f2e7a47c3704e'),
+                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_75.cu', 'b62aa0291154e4f63f505d6a79f6fba832d07b557bdb797d31e355aa7686a449'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_80.cu', 'd68b95351e7b2eb0835bfd2d6e7199d3cddeb0578676d681239cb24cc1aed1a8'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_90.cu', 'f15b5e7339812310dddaeb06501dd3fff367a3ae19ff3f03da3bc8f2d4c0095c'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -1983,10 +1983,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_70.cu', '5d99ca7ad33bf4f69bfa18568b1921e6ba8c2553a096ef99c75e0131882c4e61'),
-                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_75.cu', 'eaffc984d907e747f21be091efa70b5c9d81c648899a1c55a1b6a283a9565884'),
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_80.cu', 'c9a9c7a02f64e8950dd0e35e360dd3b5a938a089c47b0d888719e9b162617a9d'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90.cu', '4dc50ebf714cbd4cdd4d7fdfff6099d95599052b3e05ab35f554cc6485724c30'),
+                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_70.cu', 'a363ba0a46fb0d45039abe5fed911729f299d4d2d96cfc46bccdd2cde1fb71e3'),
+                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_75.cu', 'd94068e0283231ecd838b836ae4aeb9c05cf2d312985078f3de32c8b9f156acb'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_80.cu', 'a6f4c21b36092031ea94b7d090d840d200fa50379b11b5c38a2f029173449288'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90.cu', '619a71378a8470fd8754872344d9e27219ec72d35ee9d0516baffb0e15e647c6'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -2042,8 +2042,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_80.cu', '2bbb17ffc349e687667ea287b66725bd6e0e0934d18d2d280e36489db7f2b770'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_90.cu', '6f5d88cd734c9f2d11a8632c5087fcee68f8ab294cba3520c9b2425780950d41'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_80.cu', '690bd458c00f8bb6579c761ac0156fffa0f5527dac5d58dc8b641044f5106626'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_90.cu', 'bf03121357cbf2f666ed386107660c35712175eb9e77336107533f08a8b0319d'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -2070,8 +2070,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_80.cu', '442e7f456734b59200a3e1e3168e6aae239d4b77df883ce3759308de3c981b44'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_90.cu', '158eab7fb1542a1e8bbdfaa907d1ac403a475af4270d4bac96a68d465f55d076'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_80.cu', '35ee99c7d73c16b9752abc221106837fd6dbbb5c02e0da8c23a4dacd9b7994da'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_90.cu', '0c76384b8546962237d8472cc332252d3230945278bcaf430224b0123a9fe277'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_128', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -2103,8 +2103,8 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_80.cu', 'd2755d7dab237d8fdcae47680971d798656579fe7b32063d91edeb94596f82d5'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_90.cu', '79d1f77c8899f4270918bc9c13722a16c386f2cab0e3278f7a0a110f53a2a79c'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_80.cu', '67aafae9f80e35e1a717008b6347907dd768fa06c2b81e4f066a3a39878dec7d'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_90.cu', '309fdaf6cb6375c13e03ac134b816c1c1deb6d309b2ef4a79afcd0e094d19a15'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -2138,8 +2138,8 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_80.cu', '776f7b03bbb491690091f9881b2084ca5393fb858cbc042e683662f0a9ebb844'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_90.cu', '1ba333ff8813db49936c8d09f7c539875c02070ae388882056833038211a04de'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_80.cu', 'f5a2b7d3c10069b9888905dc53a7a102e9bf51dccf34963488ee8be503227f6d'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_90.cu', '99807022e8b55958188ffa776afaab25424c21699dfc9d99e87ec12e39d0d197'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -5843,9 +5843,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '03dc41132a45f9362f923e8b400b19c2c5d65e4b01e2e679f3d5db09e77a2828'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', 'ec4ae1af00e4c6874507ab1a6b389b36e067c004f586bc380d18e44894712ae0'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', 'abb3859d2e98f8f213b2d7f7a4a080205f287e800645a65e2f640e1cc3e15834'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', 'c69427e7b22114fd7ca7537a92fa098a0b8fb1374c437d6a467648411c4ac90e'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '3d1352d8bd0ab65cdc9894e2f95a5cb25919901d6dc8f1b284db5234281412ec'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', '73cd5ceac1dacf2d380352c15adaefad974980f570a197fc8b04d08082f7c970'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5873,8 +5873,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', '5d0a573b5e5e499c4047c1193dd3b740a457e62181d59e5d9bbbfcadf0a96d98'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', '6d8d8f9b6ed42e2e1bfe81773b53bd1af047dac76d4316cec457197b9e94ce18'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', '3359507c93806e9bcc452485e2c499e4abd3d6e77b55285f1ec8517bc0f37977'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', 'b7b4ab0322255d8431fd8e409610804116b74558c7eedb26dc510c1ce4132489'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5902,7 +5902,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', '4aa39083298a98dc0353f0beeb54e479894a2ba94e6119e3fe8cd920c2139057'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', 'c2281423d4a97ea1a2d6d3ec5ceac6085fc1b2ed359b28ceabac0f6f85db13aa'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6012,9 +6012,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '931c0a75b1eb9af40d3184c0a26f52e56eb413be8130ab8676d96faf7ce90a45'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '3c365b46db1a81e625e6dc27bb212a703d55d603bfe803ffa168e99b30ee8237'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', '5511eb38e3185ecd5ca6c3d837ae489cc3ca6764b38c3bd7978c75d65d52d5f7'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '7c9f9a09b2049b760a1ab6217640092135fdfc696cc7c48c13adf60565bd64a1'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '9c3df6064f256ae9578d153a118fc79671d625178357924e8516250c2b875e67'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', '93a1e42db4ddb9a50632a1e33043721961c605db2a7054e6a88f9cafc920bcbb'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6042,8 +6042,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', 'dd56e5194a6371b9c7731662cb786a44708d038267e33d9291bbd2adb9905574'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', 'a71941a597dfe4c5bbde51ccf43881e5dd0cc866ff402063b02f81477b3eef92'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', 'f2618f31f2e94a60223ade3faf3e5591063f3d32420baaf0ea1509c37e26909a'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', '2c9397306bf3160230b319d189d0e7f69f77c2ed067faf276774bcc877bf370d'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6071,7 +6071,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', '88e24e65e9a0b5a94e95fc9458bf0bbe733ae13241e7eecd6a71a09be9acdbe6'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', '5b81810dd3045422bfcbedf33cc83dd8a05ea9a044c7ff89e6ecfaf8eec0a278'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6181,8 +6181,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '45c852234e9820280747f8073d5ea9d6d961ad9f283e4f19b77eca0104847bf1'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', 'd580a7806dcadd06162bb26314a1fab8dc1a5334b1da40e73950de53746d14b9'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '2a3f7a3f9b7824d5845502398dc65c72b5c8ce803359c728ef658bda98249853'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', '16f8d9a086bdc41628fb0cc356dbc55517e07196664a71a6bec0af49e6e78c18'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6286,8 +6286,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '91e39d19f24c5aa69b5f1dbdfae9c0ace56489b3f77fbb1b6e9d1c9d6b0dcca0'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', 'e351e69cc32fd403b04a848cffd6b9d4348f2058735c502d1d8a6b97ab03be08'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '7f02ce888dae2574620fff2b8e1ef7b9453a10f0d4a04bc914ec122861eeb8d7'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', 'da0321f93b5e7b13cee19b8a6735580a6ec94ffb09196eb736c6ee795dcbdfbf'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6391,8 +6391,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', 'c2991fd76195f5994e08ff68f4b642aeeaeabf315480b76e7b20e88b4d380af8'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', '16be1f116b1d2d13ea06759540ed81eebf8121b01dddad3eb3691b90a669a4de'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', 'cc333702b3902f786a9e01e69b4255efc44112e1b960d18511ae5a50b00fe907'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', '1e25cfcc8faba8437049164568ac927e1ba15181f8541459c21036fd572a7009'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6484,8 +6484,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', '03e82b54f286abaf834e482e2734106483ef7b06c3051fceca56cddd1e3ce8f4'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', 'b1044c2f3ddb6781ccabfa37f141c2459feebecfc089941ae651d533af7b01d5'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', 'cb48613f3a9f744d4c4bb7629aff76de2ff271ff6d6b17acc0131771e3a0f2bb'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', '87dcd7cb5ba6bc20b2fdbbe72159e1625fc406f47bf7e1fad6ec9ac6396a94c9'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6577,10 +6577,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', '584d7ff5374f4798c7a8df7c56eeadfa2fbec2f82cf3969c6ea71b46e4264f1d'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', 'b732adf1fb230effd82378be7ef2d248db8b4e844dc010cb41151b4ba2f4016d'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '8a18f9447c933b6d1c2f4866f86dc8fa4517c5b90acff9c4ff4798413262cd81'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '9239ea679b946b5ff274c8cbf6f9fa6b5f7e5ae390549162891cce5ae14fcb87'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', '489ad4c238ba91ca536a6b436d5258ccfc6fab554e41ea9414fa4dc7f13aeff2'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', 'ad0ef09a81befd83ed8f7423288c9acd75b226144a57691b7415237e5348fb0a'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', 'a027a59667db433585e4d8d8f81e2a624e8c06e0b411e00af8f8c6ce363bf7d9'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '5ec6af64c5c2824bc536cd9906211d2df1b92a443289c38e2b38e1479c8a44b3'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6607,10 +6607,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', 'e9daee5c92045c2d7d7ff6037a43a34a9fb121f6ae062ece580bbbaf32a01e29'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'e02ccd0c2528795ceadfd062775709111f63ff4edf16c982c5d12a25e1cfc64a'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', '4c7fd83760a650a1c9639eb31cf9c174c59f0af4a8cf5941f7a3d3a88418b259'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', 'a386a92d0e2ff3cb69fe552ef841ebff3726e49becb2aeb25e25a56f09da3e5b'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', 'bdfa8f3edfcc454165d3cb1b181463b23da82e974fc62e5479b8d167b9b0af69'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'aa7fec99bf07389c5d5e8e6fd26c5237f22df7ec94e0b6c63d6b33f156da8dcc'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', '4ce8c6889337cdc61b2b291760bd142a9a49b1919c203c0e4d81857e8f3f535e'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', 'caca6eb2203f2d29b5b6b7577b230321a476d0e88f7bb2867cd3c18f106464e5'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6637,10 +6637,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', '67a10482a6e89fe3cca3f1b2b58b10b789bf7126c10acbe90644d1874e33dce7'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '7777f2e1b1cfb84e87ba5163ff3524cee3f871ead9ecbf3bd375208d17daad19'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', '320f9ba2407e5dee4d7c1886eda7e6b9f73f21fdfbf3558b6d741fabadacece1'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', 'd7ce787e86963d277295be70fff08a802a596a17be5d6596f7f6c99d0122e193'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', 'c5df6024afb74b2236f678e9a4caebaacd3e3e81e7790a8e4b787ed2cce107bb'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '8c5e7651883d645c204414dbe7f6e9b4b5e542a54c54e0bf3ab5a7056ef7a3b0'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', '482a46797d9c6379749f34af0056db4f7ebc051afac7466f13f36aaa7213560e'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', 'e4bab7f638595659f42d499220465dc7414c1833ed148c4025b8a53d581ed053'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_persistent', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6667,10 +6667,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', 'fdba6c9abd2031ab0990a654e9346a18b337c3d9775397c7b65e9608025a2680'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '779df52da02d78c19ca7984a3f82ddab7862d3377e583799bdf8eb575f3477cf'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', '9b151132040e5851d47e9cd486ac2b4c3a296c7fcfa9e2020b18d4c2500ceee3'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '3ebd7000c09b20e919bc12b7f8516656269c6957c89c72c13b45b5e2a573aae8'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', '62e93a0dcb2293170390adbfb238fe075f29031dec19c9dc3d6bfb538e1c041b'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '7772a017e7910a029681513096391ac999e870d62ca16a1b5863f45f095847ee'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', '78f8ed0920c9d67c4dccb8bdae81e5e533ba4303392268519f982c75c0bad242'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '75f2895c55c637fddc61239738c134a2680bbcd7d22f8e7308843081dd777d41'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_early_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6697,7 +6697,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '8ca29e230e4acc7bc98f52f7d742f6088d73ab8702e0f5ea168709b1f5828aef'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '024c9df885198d2ca70c2c031587caee0a6ef55419021bd5e76fa7909a2e6fd8'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6724,7 +6724,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', '40b8a18739314b0f6e42df7b689740b78ca3346a091491e8cb2c3de929c78a3a'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', 'a911b9921f05628ac91a57543d963b4a85371eeada2b4acc5340a95d5e3aa6f6'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6934,10 +6934,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', '279ebf225f7071111252020962f6e72f28411010da1431854e29d0a644907a7d'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', 'd7d25c9a705e34174054fca14c199ba70fd5f7dc0cfd0e24a6f28eb082b84c94'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', 'c40643be70b8f62366b9d3e3913857085a7b8046e0061a99e274a3d64cd8a9eb'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '1987840ea32d5e78a7b1cc3e469590846d60b34777644f6acd68ae9851b7e516'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', 'd58f17b2f9797ad941ba76f52739aff27cc99cc235ab7e1047126a7fcbc92638'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '7f392ac99e76b2206c6835c7a51a69752ba9e769f26145c9fa8a37b92cfed0c5'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '81234c8bd11983cf89d47f56e5dad263516de5334a82dfd3c27673afaece0e56'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '7f4e5c665f5a350081e0f55edb7b4cd84af05127d4922b768a516b2f293cf8df'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6964,10 +6964,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', '3e7fb2aef1d25ca20ce572b8dca8ce28a8d881eef5392eda31cedeaaa1a7a33a'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'f07360450527450670fb33d177e3e28885925aa1e6675461bd0f65203d32b35c'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', 'b80194ce779a1ec07202ccf55d3f03be6e0eb235f17c48c42e5fe661ee9910b6'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', '16dccf7a669558919f74567363d253180fd173f129eeb12b8b2b3a311e0e17dc'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', 'b03ae421f7584a69bf929bb41fc582a2fa9c359bb02eb82c6ec18d1718769057'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'a6eb8d347a42777098f7798d38051cd2c1477e55ff58f1d8dffaa436a955a4c4'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', '5c427709255065eaebc6013a4f0ac2c956dda747703f90608acf401f3a40cf89'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', 'a174f736047adce9e7b945d49b60d5c8a58097716b181a1f8eefbd87e100ffac'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6994,10 +6994,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', 'e327d9b239d0e99c6c744bce080151e91a4ae861be5f05a68d44d7013927a6b5'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '9f70ba16255a925250bab30eba9526cce0fec930710a0a209c979a2c0050adaa'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', 'ff7cb9911b526496f4f2e71d9cf8e0cc9c44ed151736306782ee89bc2c755252'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', '12f127212b55e4845739489ff4a42e4ef306a66bfa5e809270051786b6274b84'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', 'd02c3564fdff37b9ed6e3d58578a1b620b1a1ec73c01df498f12de2c786dcdb5'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '1d8a9d23c59d951f3eb49d17bcb9a37dbc567bc2663befd74a290fe71311af62'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', '8456c45480d73c7454d1db09e4cf0e6f5279584ff517fcf1ebb326c2a3d9cd4c'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', '67ca1f7b8c1d025d4f2ddc7e57bc154e7bc508fc21ddc145afdfdc0853b834f7'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_persistent', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7024,10 +7024,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', 'cf6a615e9c70367404670486413be181746126c1fdb50d769673853da4efa99d'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', 'be613719aea4b5f7e5979c6d9f36304d8eff94eb1137b7d9f6f0abbafb76701e'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', '99f406abcd3ffe1307442e4671a5edca366ea6411817bdd4e6b3efbaa1edc53e'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '920a785e3a9f055da1e9fbc439f1ffe5421bffce82c21a5b7e212a0783cab7df'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', '66da07dfeb92f59a6aa458276eec1edc9fab241d70e5dc0fe348032128ed7f22'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '2028ce9ad793db147cd9c23decd8fd6ae03defec10e3d92732d73b2b97c1e7aa'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', 'a28a1a158946af4d04e98a9b4cac2b1ace9710d5b299db668b6768220debd6ad'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '25eedc41903c5db8be8b3890a3e28d7c6c28b8fa17d4a133d6923adea01a71b4'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_early_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7054,7 +7054,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', 'da76504f6585ff1e3011199b34f53c2a952cfe8043d9f3ced01d5dcdc886382e'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '64bc1476a161a33fbebf73eab28f6fda3d0a926ed74303f8960b248c3b2acd30'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7081,7 +7081,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', 'a93e3bd85fd4f15344ace1237db7f12f767639c63db270bdadd7c1d8b0444c08'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', 'af31895d079eb1abff4076b2109bd21a2a9e2fb1f1c7507d16190c9f094b39e1'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7291,9 +7291,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_70.cu', '352320b6bcc09b869bc4891479f7addb19604fdac2fe36a3742908ed8a3fcdf5'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_80.cu', 'd78ca2e47d599e810841be8d4bf6dd4548f2c76d0076fc26bba3e621b25da4a9'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_90.cu', '19d5399c2d4b63088a28df2b2838d23f355ccc8700b3ec8c04cbad1596ca2c51'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_70.cu', 'b59da3c320f45dba34c0a2c697b9b1c62e54e31e782d6e5970fbfef3cb6b5c4f'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_80.cu', '8db0f98d4b663035eef46898086a83eb652f5e493499971d8c9b8f4f4213cf33'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_90.cu', 'a006e551ef6a277cee670971fcc765fc5df59f26d133fa15d921a610050678b8'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7320,9 +7320,9 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_70.cu', '42c6b8b32776cf6305d10bc323a30658f624f132f8ca5d91e875a96d75372488'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_80.cu', '65ad0732bdaa33a7eebb35a17fb47132abfbe6bdbc01447063f7d84ed1b9e981'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_90.cu', '4ff086a3f05db76a6569b1ad85856aa0eb039b3be0b653ecf8513ebb92e5ff5c'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_70.cu', '8454bd5710ff76fbd0ea38a7fbc2076af149f541f3dd6a97a4a70cd17b5e575e'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_80.cu', '26aa224d73f3f9dba13e25b6c6f7d97d024b4859d1e72a1f186be5e38260a120'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_90.cu', '95799f04ce9792871a7b1c1f21b33946642f1edbfdc10d2c404ae6ce9e831581'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7354,8 +7354,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_80.cu', 'ec81a4e53b0f38ee388e8cc6c4c612f240d7d443a8fb32750549d576018b8341'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_90.cu', '4ddba067d8025bd3133543dbe80a150743f3233d367a43b32cc5540e4295de3e'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_80.cu', '9690bff88a821fb5e923b8f29097d3516275cc1fd1b1c5b9e5d3603c541303cc'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_90.cu', '02ff739942ac9face5f4042ea17e612f02918beb7e8cb37f564183970a4e8650'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7387,9 +7387,9 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_70.cu', '4476919218ae49204e2c8c47ff4239a7d225e2a975c74035b99f66ca4adc3b81'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_80.cu', '1114c5b46df9ce512bbb7a4a05666a28e50f4c38e8c92636223c2f6544316b83'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_90.cu', '90f12478c12db5724f4363428b47f59db5dc929e5216bedf34d811e32a4d960c'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_70.cu', 'ab3738ef91e1d11d03d3eece590ee99697c8a4fa6df94198e5c7552edfade69b'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_80.cu', '5cdba76f2e981f8ac3d38a77054850237c60834fff138dccbcf30b6ca0655248'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_90.cu', '41b359f562c853b79c5918f9ceea7af4de282d89edaf299abc7e5e75fa2621cf'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7423,9 +7423,9 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_70.cu', '1a4440749601500f1ac273f30b9443fbb795a5454aa8f8c238b1f75b12a3c0b8'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_80.cu', '21f070cda50655954c8d61580fd8e9de7ce2cc8612d60d5e4e4d5803a4ffd441'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_90.cu', 'cf1c6d4bc17e75b008e94db076328f70e3e4c5ce8cc10a9e9b1075836e0e8bc6'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_70.cu', 'c4eb2dbc88d2053415f4cff07fb156139c7391cddf198a8274e8f13d9460d0cf'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_80.cu', '7332a56b1282e7602a4eba02ffa0c7b3c9f532d41837abbeca3adb23edc20927'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_90.cu', 'c228fd4671d6ab114af334b10af27908fba6f0464d5df335f43754b5de775c3b'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7469,9 +7469,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_70.cu', '97458a92d4c4e2b5a44ced2857bdca7b75a54ad8200c833dd7b27af6ccd1ff5b'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_80.cu', '8e45878b6b6b84c9b8748757ab1026e797a6c3f0e819eef01e179e2f6baff81f'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_90.cu', '72f53aa045bcc6830f2f69205b8119e707752d580b9ae67427b44ad0339f7c63'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_70.cu', '65e4d3b14cc30692a01e9036fb0076abcb3b91065b414aaa4a94b8ea66ad5062'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_80.cu', 'febb87342040076c894675ab23e63f95f1ee74ce5bb109cc555d960790d546a0'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_90.cu', '8e99dbea9b4cfcdb80c0f03040102ed978bc6c16b7de23177acd9290c3cc0649'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7498,9 +7498,9 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_70.cu', 'bc5b99af839f5a6d8955da881edb25eae3b9c3eecae92226f6c643ec8e74fc61'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_80.cu', 'af30a05402615b579088625c66983126e906bce60ece062e221ae1c4fa9c217e'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_90.cu', '5bb53c95fcdc697179a86b9a7cf6618ab64a8117444de5cb2acf1f5f582800f8'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_70.cu', '5071b3a6e2208642e691a3709bef68ca39ed19bf37391debcb24c2fd54440ff0'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_80.cu', '9f24ec2c6406da259db50b3d5e10a97d7d5f94ffa6659a11ed6bff3b89fb5123'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_90.cu', '8788ad309d31b39eebac9e2902384cff5d0f5d81139450e63207b8e361af814f'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7532,7 +7532,7 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160_late_norm.sm_70.cu', '75b7b5b73d12fa3b54755e439d61d2ea4cafa6d8452dc717b4a22472b273c720'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160_late_norm.sm_70.cu', 'a574c0c5355e0310c3d2216dbc88caf26e25603bf639e4b4df82418df0b0efb2'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160_late_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7564,7 +7564,7 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_320.sm_90.cu', '466ede4ed87bfa2a2c3e417fe76d5f2f8e57e52990b8a4a9d70cc004df7d9f8a'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_320.sm_90.cu', 'e96e0f1d92a2da431db34129d19a91af59085b90c4f9883c1aeffc620f069f6a'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7596,9 +7596,9 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_70.cu', 'ed113d291150c76f4aa4975c0ebdabbcdb598a65995b15f8de1de24ad81dd252'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_80.cu', 'a369f4a1bc0c4a24ae16a8086b5b3fc76f31ba481764d15ff382e8333406303f'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_90.cu', '7a5b15fde55e41b095e1d08556e3f1568b45ef32052e00be44c16e746ee56679'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_70.cu', '50cf1eeccf345910418396f7b9903f3eab63ecdf749308090d5dd4aacd353873'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_80.cu', 'd88730673e22bd71a3a7abcac85f4c13e2573c3d52dd5fc46a2537fdf7947ff6'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_90.cu', '778ca6f3c63961bbf49036d69eea36cee725532ae11ec8651d96c3baa85019fb'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7632,9 +7632,9 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_70.cu', '1098034dae8d9dff06c20e8f7ce4748ef58f58676934929a246d8a12f9ce6adb'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_80.cu', 'd7ad0d7c2d44d567a985ddd1d75cb09862cf5f6de867d8a52d9555b57fd6bbb2'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_90.cu', 'fe93a0ec391d9ced34b0d8daaf641ec52c882416435c8179bfb1e73709c748e1'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_70.cu', '8205563e270fa0ccc7a2d2dc1e717bcad0c9bd24e00315e3eede548b3bac69af'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_80.cu', 'dda3ea8148210c3f955ceab31509421cfd4a53e233a04d746b2ab74c8b1c7a7c'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_90.cu', '7c6b04999a6e13f5c55aaff2dad89cc3c9546e78c78483328882389d8b290306'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7668,8 +7668,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_80.cu', '58de204933a973536b5c782b312baa1e058c123f964851a961da684a8832781f'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_90.cu', 'a30214bed2e229028ea2190272cb92ea546844aa6eb2722f4b057eb039d6d6b2'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_80.cu', '1face7352deb82a7977c813b739c1f17236a857ec52fa923adf90e946318d364'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_90.cu', '430e71b70b20e1bab0b7b3a398b1a81e400d13ccd13ff7e393d1500cf319d017'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),

@@ -290,9 +290,8 @@ hyper_connection_combine_replicated(const storage_t* __restrict__ residual, cons
 // ---- down: every row over the whole state, tree [4, 320, 8] ----
 
 namespace down_tree {
-constexpr int SEGMENTS = 4, LANES = 320, CHUNK = 8;
-constexpr int GROUP = 32, GROUPS = 10;
-constexpr int SEGMENT = 2560, STEPS = 1;
+constexpr int SEGMENTS = 4, SEGMENT = 2560;
+constexpr int CHUNK = 8, GROUP = 32, GROUPS = 10;
 constexpr int ACTIVATION_BYTES = 16;
 }  // namespace down_tree
 
@@ -310,10 +309,8 @@ __device__ __forceinline__ void finish_row(int row, float total, storage_t* lora
     injection_out[row - LOW_RANK] = to_storage(total);
 }
 namespace down {
-constexpr int ROWS = 324, ROWS_PER_CTA = 2;
-constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
-constexpr int ROWS_PER_TEAM = 2, PASSES = 1;
-constexpr int BYTES = 16;
+constexpr int THREADS = 320, TEAM = 320, TEAMS = 1, BYTES = 16;
+constexpr int ROWS_PER_CTA = 2, ROWS_PER_TEAM = 2;
 }  // namespace down
 
 // One CTA a multiprocessor is all that is asked for: with more, some builds spill.
@@ -331,70 +328,53 @@ hyper_connection_down_replicated(const storage_t* __restrict__ y, const storage_
   lora_out += first * LOW_RANK;
   injection_out += first * BRANCHES;
   __shared__ float partial[ROWS_PER_CTA][MOST_TOKENS][SEGMENTS][GROUPS];
-  {
-    const int tile = blockIdx.x;
-    Elements<CHUNK> weight[ROWS_PER_TEAM][SEGMENTS][STEPS][PASSES];
+  const int tile = blockIdx.x;
+  Elements<CHUNK> weight[ROWS_PER_TEAM][SEGMENTS];
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-      const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-#pragma unroll
-      for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-        for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-          for (int pass = 0; pass < PASSES; ++pass) {
-            const int chunk = step * LANES + pass * TEAM + member;
-            const int k = segment * SEGMENT + chunk * CHUNK;
-            weight[i][segment][step][pass] = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
-          }
-    }
+  for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+    const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
 #pragma unroll
     for (int segment = 0; segment < SEGMENTS; ++segment) {
+      const int chunk = member;
+      const int k = segment * SEGMENT + chunk * CHUNK;
+      weight[i][segment] = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
+    }
+  }
+#pragma unroll
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
 #pragma unroll 2
-      for (unsigned int token = 0; token < tokens; ++token) {
-        float sum[ROWS_PER_TEAM][PASSES] = {};
+    for (unsigned int token = 0; token < tokens; ++token) {
+      float sum[ROWS_PER_TEAM] = {};
+      const int chunk = member;
+      const int k = segment * SEGMENT + chunk * CHUNK;
+      const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + token * STATE + k);
 #pragma unroll
-        for (int step = 0; step < STEPS; ++step)
+      for (int i = 0; i < ROWS_PER_TEAM; ++i)
 #pragma unroll
-          for (int pass = 0; pass < PASSES; ++pass) {
-            const int chunk = step * LANES + pass * TEAM + member;
-            const int k = segment * SEGMENT + chunk * CHUNK;
-            const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + token * STATE + k);
+        for (int e = 0; e < CHUNK; ++e)
+          sum[i] = fmaf(to_float(input.value[e]), to_float(weight[i][segment].value[e]), sum[i]);
 #pragma unroll
-            for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-              for (int e = 0; e < CHUNK; ++e)
-                sum[i][pass] = fmaf(to_float(input.value[e]), to_float(weight[i][segment][step][pass].value[e]),
-                                    sum[i][pass]);
-          }
-#pragma unroll
-        for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-          for (int pass = 0; pass < PASSES; ++pass) {
-            const float group_sum = butterfly_sum<GROUP>(sum[i][pass]);
-            if (member % GROUP == 0)
-              partial[i * TEAMS + team][token][segment][(pass * TEAM + member) / GROUP] = group_sum;
-          }
+      for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+        const float group_sum = butterfly_sum<GROUP>(sum[i]);
+        if (member % GROUP == 0) partial[i * TEAMS + team][token][segment][member / GROUP] = group_sum;
       }
     }
-    __syncthreads();
-    for (unsigned int i = threadIdx.x; i < ROWS_PER_CTA * tokens; i += THREADS) {
-      const unsigned int own = i / tokens, token = i % tokens;
-      const int row = tile * ROWS_PER_CTA + own;
-      float total = ordered_sum<GROUPS>(partial[own][token][0]);
+  }
+  __syncthreads();
+  for (unsigned int i = threadIdx.x; i < ROWS_PER_CTA * tokens; i += THREADS) {
+    const unsigned int own = i / tokens, token = i % tokens;
+    const int row = tile * ROWS_PER_CTA + own;
+    float total = ordered_sum<GROUPS>(partial[own][token][0]);
 #pragma unroll
-      for (int segment = 1; segment < SEGMENTS; ++segment)
-        total = total + ordered_sum<GROUPS>(partial[own][token][segment]);
-      finish_row(row, total, lora_out + token * LOW_RANK, injection_out + token * BRANCHES);
-    }
+    for (int segment = 1; segment < SEGMENTS; ++segment)
+      total = total + ordered_sum<GROUPS>(partial[own][token][segment]);
+    finish_row(row, total, lora_out + token * LOW_RANK, injection_out + token * BRANCHES);
   }
 }
 
 namespace down_final {
-constexpr int ROWS = 320, ROWS_PER_CTA = 2;
-constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
-constexpr int ROWS_PER_TEAM = 2, PASSES = 1;
-constexpr int BYTES = 16;
+constexpr int THREADS = 320, TEAM = 320, TEAMS = 1, BYTES = 16;
+constexpr int ROWS_PER_CTA = 2, ROWS_PER_TEAM = 2;
 }  // namespace down_final
 
 // One CTA a multiprocessor is all that is asked for: with more, some builds spill.
@@ -411,62 +391,47 @@ hyper_connection_down_final_replicated(const storage_t* __restrict__ y, const st
   y += first * STATE;
   lora_out += first * LOW_RANK;
   __shared__ float partial[ROWS_PER_CTA][MOST_TOKENS][SEGMENTS][GROUPS];
-  {
-    const int tile = blockIdx.x;
-    Elements<CHUNK> weight[ROWS_PER_TEAM][SEGMENTS][STEPS][PASSES];
+  const int tile = blockIdx.x;
+  Elements<CHUNK> weight[ROWS_PER_TEAM][SEGMENTS];
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-      const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-#pragma unroll
-      for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-        for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-          for (int pass = 0; pass < PASSES; ++pass) {
-            const int chunk = step * LANES + pass * TEAM + member;
-            const int k = segment * SEGMENT + chunk * CHUNK;
-            weight[i][segment][step][pass] = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
-          }
-    }
+  for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+    const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
 #pragma unroll
     for (int segment = 0; segment < SEGMENTS; ++segment) {
+      const int chunk = member;
+      const int k = segment * SEGMENT + chunk * CHUNK;
+      weight[i][segment] = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
+    }
+  }
+#pragma unroll
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
 #pragma unroll 2
-      for (unsigned int token = 0; token < tokens; ++token) {
-        float sum[ROWS_PER_TEAM][PASSES] = {};
+    for (unsigned int token = 0; token < tokens; ++token) {
+      float sum[ROWS_PER_TEAM] = {};
+      const int chunk = member;
+      const int k = segment * SEGMENT + chunk * CHUNK;
+      const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + token * STATE + k);
 #pragma unroll
-        for (int step = 0; step < STEPS; ++step)
+      for (int i = 0; i < ROWS_PER_TEAM; ++i)
 #pragma unroll
-          for (int pass = 0; pass < PASSES; ++pass) {
-            const int chunk = step * LANES + pass * TEAM + member;
-            const int k = segment * SEGMENT + chunk * CHUNK;
-            const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + token * STATE + k);
+        for (int e = 0; e < CHUNK; ++e)
+          sum[i] = fmaf(to_float(input.value[e]), to_float(weight[i][segment].value[e]), sum[i]);
 #pragma unroll
-            for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-              for (int e = 0; e < CHUNK; ++e)
-                sum[i][pass] = fmaf(to_float(input.value[e]), to_float(weight[i][segment][step][pass].value[e]),
-                                    sum[i][pass]);
-          }
-#pragma unroll
-        for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-          for (int pass = 0; pass < PASSES; ++pass) {
-            const float group_sum = butterfly_sum<GROUP>(sum[i][pass]);
-            if (member % GROUP == 0)
-              partial[i * TEAMS + team][token][segment][(pass * TEAM + member) / GROUP] = group_sum;
-          }
+      for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+        const float group_sum = butterfly_sum<GROUP>(sum[i]);
+        if (member % GROUP == 0) partial[i * TEAMS + team][token][segment][member / GROUP] = group_sum;
       }
     }
-    __syncthreads();
-    for (unsigned int i = threadIdx.x; i < ROWS_PER_CTA * tokens; i += THREADS) {
-      const unsigned int own = i / tokens, token = i % tokens;
-      const int row = tile * ROWS_PER_CTA + own;
-      float total = ordered_sum<GROUPS>(partial[own][token][0]);
+  }
+  __syncthreads();
+  for (unsigned int i = threadIdx.x; i < ROWS_PER_CTA * tokens; i += THREADS) {
+    const unsigned int own = i / tokens, token = i % tokens;
+    const int row = tile * ROWS_PER_CTA + own;
+    float total = ordered_sum<GROUPS>(partial[own][token][0]);
 #pragma unroll
-      for (int segment = 1; segment < SEGMENTS; ++segment)
-        total = total + ordered_sum<GROUPS>(partial[own][token][segment]);
-      finish_low_rank(row, total, lora_out + token * LOW_RANK);
-    }
+    for (int segment = 1; segment < SEGMENTS; ++segment)
+      total = total + ordered_sum<GROUPS>(partial[own][token][segment]);
+    finish_low_rank(row, total, lora_out + token * LOW_RANK);
   }
 }
 
@@ -481,19 +446,17 @@ __device__ __forceinline__ value_t of_partner(value_t value, int distance) {
 // ---- gates: rows of up_weight times lora, tree [1, 32, 2] ----
 
 namespace up_mix {
-constexpr int SEGMENTS = 1, LANES = 32, CHUNK = 2;
-constexpr int SEGMENT = 320, STEPS = 5;
+constexpr int STEPS = 5, LANES = 32, CHUNK = 2;
 constexpr int ACTIVATION_BYTES = 4;
-constexpr int ROWS = 2560, ROWS_PER_CTA = 8, TILES = 320;  // of a rank: a hidden coordinate
-constexpr int THREADS = 256, TEAM = 32, TEAMS = 8;
-constexpr int ROWS_PER_TEAM = 1, GATES = 4;  // gates of a row
-constexpr int BYTES = 16, WIDE = 4, STRIDE = LANES / WIDE;  // a load takes WIDE chunks, of as many lanes
-constexpr int BLOCKS = 1;  // such loads in a segment; what is left is loaded by chunks
-constexpr int CHUNK_BYTES = 4;
+// A row is a hidden coordinate, with 4 gates.
+constexpr int THREADS = 256, TEAM = 32, TEAMS = 8, BYTES = 16;
+constexpr int ROWS_PER_CTA = 8;
+constexpr int GATES = 4;
+constexpr int WIDE = 4, STRIDE = LANES / WIDE;  // a load takes WIDE chunks, of as many lanes
 using chunk_t = unsigned int;
 
 // The chunks of one lane, in the order of its steps.
-struct Chunks { Elements<CHUNK> of[SEGMENTS][STEPS]; };
+struct Chunks { Elements<CHUNK> of[STEPS]; };
 
 // The lanes whose chunks lie in one load are STRIDE threads apart.
 __device__ __forceinline__ int lane_of(int member) { return member % STRIDE * WIDE + member / STRIDE; }
@@ -523,66 +486,45 @@ __device__ __forceinline__ float lane_sum(float value) {
   return value;
 }
 
-__device__ __forceinline__ int chunk_at(int step, int lane) { return step * LANES + lane; }
-
 __device__ __forceinline__ Chunks load_input(const storage_t* lora, int lane) {
   Chunks chunks;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      chunks.of[segment][step] =
-          load<ACTIVATION_BYTES, CHUNK>(lora + segment * SEGMENT + chunk_at(step, lane) * CHUNK);
-    }
+  for (int step = 0; step < STEPS; ++step) {
+    const int k = (step * LANES + lane) * CHUNK;
+    chunks.of[step] = load<ACTIVATION_BYTES, CHUNK>(lora + k);
+  }
   return chunks;
 }
 
 // A row's chunks as they are loaded, before `to_lanes`: nothing here waits for a load.
 __device__ __forceinline__ Chunks load_row(const storage_t* row, int member) {
-  const int lane = lane_of(member);
   Chunks chunks;
+  const Elements<WIDE * CHUNK> loaded = load_weights<BYTES, WIDE * CHUNK>(
+      row + member * WIDE * CHUNK);
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) {
-      const Elements<WIDE * CHUNK> loaded = load_weights<BYTES, WIDE * CHUNK>(
-          row + segment * SEGMENT + (block * LANES + member) * WIDE * CHUNK);
-#pragma unroll
-      for (int i = 0; i < WIDE; ++i)
-        chunks.of[segment][block * WIDE + i] = reinterpret_cast<const Elements<CHUNK>*>(loaded.value)[i];
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = BLOCKS * WIDE; step < STEPS; ++step) {
-      chunks.of[segment][step] =
-          load_weights<CHUNK_BYTES, CHUNK>(row + segment * SEGMENT + chunk_at(step, lane) * CHUNK);
-    }
+  for (int i = 0; i < WIDE; ++i)
+    chunks.of[i] = reinterpret_cast<const Elements<CHUNK>*>(loaded.value)[i];
+  // What is left is loaded by chunks.
+  const int lane = lane_of(member);
+  const int k = (4 * LANES + lane) * CHUNK;
+  chunks.of[4] = load_weights<ACTIVATION_BYTES, CHUNK>(row + k);
   return chunks;
 }
 
 __device__ __forceinline__ void to_lanes(Chunks& row, int member) {
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) transpose(row.of[segment] + block * WIDE, member);
+  transpose(row.of, member);
 }
 
 // The logit of a gate; every thread of the team has it.
 __device__ __forceinline__ float logit(const Chunks& input, const Chunks& weight) {
-  float sum[SEGMENTS] = {};
+  float sum = 0.0f;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
+  for (int step = 0; step < STEPS; ++step) {
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-      for (int e = 0; e < CHUNK; ++e)
-        sum[segment] = fmaf(to_float(input.of[segment][step].value[e]), to_float(weight.of[segment][step].value[e]),
-                            sum[segment]);
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) sum[segment] = lane_sum(sum[segment]);
-  return ordered_sum<SEGMENTS>(sum);
+    for (int e = 0; e < CHUNK; ++e)
+      sum = fmaf(to_float(input.of[step].value[e]), to_float(weight.of[step].value[e]), sum);
+  }
+  return lane_sum(sum);
 }
 }  // namespace up_mix
 
@@ -601,43 +543,33 @@ hyper_connection_up_mix_replicated(const storage_t* __restrict__ lora, const sto
   lora += first * LOW_RANK;
   y += first * STATE;
   block_input += first * HIDDEN;
-  {
-    const int tile = blockIdx.x;
-    Chunks weight[ROWS_PER_TEAM][GATES];
+  const int tile = blockIdx.x;
+  Chunks weight[GATES];
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
+  for (int gate = 0; gate < GATES; ++gate) {
+    weight[gate] = load_row(up_weight + gate_row(tile * ROWS_PER_CTA + team, gate) * LOW_RANK, member);
+  }
 #pragma unroll
-      for (int gate = 0; gate < GATES; ++gate) {
-        const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-        weight[i][gate] = load_row(up_weight + gate_row(row, gate) * LOW_RANK, member);
-      }
-#pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-      for (int gate = 0; gate < GATES; ++gate) to_lanes(weight[i][gate], member);
-
-#pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-      const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-      // A member keeps the gates of the token that it mixes: all tokens of a row are mixed at once.
-      float gate[GATES] = {};
+  for (int gate = 0; gate < GATES; ++gate)
+    to_lanes(weight[gate], member);
+  const int row = tile * ROWS_PER_CTA + team;
+  // A member keeps the gates of the token that it mixes: all tokens of a row are mixed at once.
+  float gate[GATES] = {};
 #pragma unroll 2
-      for (unsigned int token = 0; token < tokens; ++token) {
-        const Chunks input = load_input(lora + token * LOW_RANK, lane_of(member));
+  for (unsigned int token = 0; token < tokens; ++token) {
+    const Chunks input = load_input(lora + token * LOW_RANK, lane_of(member));
 #pragma unroll
-        for (int branch = 0; branch < GATES; ++branch) {
-          const float total = logit(input, weight[i][branch]);
-          gate[branch] = member == token ? total : gate[branch];
-        }
-      }
-      if (member < tokens) {
-        float mixed = 0.0f;
-#pragma unroll
-        for (int branch = 0; branch < BRANCHES; ++branch)
-          // The gate is rounded although it never leaves a register.
-          mixed = fmaf(sigmoid(rounded(gate[branch])), to_float(y[member * STATE + branch * HIDDEN + row]), mixed);
-        block_input[member * HIDDEN + row] = to_storage(over_branches(mixed));
-      }
+    for (int branch = 0; branch < GATES; ++branch) {
+      const float total = logit(input, weight[branch]);
+      gate[branch] = member == token ? total : gate[branch];
     }
+  }
+  if (member < tokens) {
+    float mixed = 0.0f;
+#pragma unroll
+    for (int branch = 0; branch < BRANCHES; ++branch)
+      // The gate is rounded although it never leaves a register.
+      mixed = fmaf(sigmoid(rounded(gate[branch])), to_float(y[member * STATE + branch * HIDDEN + row]), mixed);
+    block_input[member * HIDDEN + row] = to_storage(over_branches(mixed));
   }
 }

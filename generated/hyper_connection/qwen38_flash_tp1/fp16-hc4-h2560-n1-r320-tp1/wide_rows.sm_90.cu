@@ -265,9 +265,8 @@ hyper_connection_combine_wide_rows(const storage_t* __restrict__ residual, const
 // ---- down: every row over the whole state, tree [4, 320, 8] ----
 
 namespace down_tree {
-constexpr int SEGMENTS = 4, LANES = 320, CHUNK = 8;
-constexpr int GROUP = 32, GROUPS = 10;
-constexpr int SEGMENT = 2560, STEPS = 1;
+constexpr int SEGMENTS = 4, SEGMENT = 2560;
+constexpr int CHUNK = 8, GROUP = 32, GROUPS = 10;
 constexpr int ACTIVATION_BYTES = 16;
 }  // namespace down_tree
 
@@ -285,10 +284,8 @@ __device__ __forceinline__ void finish_row(int row, float total, storage_t* lora
     injection_out[row - LOW_RANK] = to_storage(total);
 }
 namespace down {
-constexpr int ROWS_PER_CTA = 2;
-constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
-constexpr int ROWS_PER_TEAM = 2, PASSES = 1;
-constexpr int BYTES = 16;
+constexpr int THREADS = 320, TEAM = 320, TEAMS = 1, BYTES = 16;
+constexpr int ROWS_PER_CTA = 2, ROWS_PER_TEAM = 2;
 }  // namespace down
 
 extern "C" __global__ void __launch_bounds__(down::THREADS)
@@ -298,56 +295,43 @@ hyper_connection_down_wide_rows(const storage_t* __restrict__ y, const storage_t
   using namespace down;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
   __shared__ float partial[ROWS_PER_CTA][SEGMENTS][GROUPS];
-  {
-    const int tile = blockIdx.x;
-    float sum[ROWS_PER_TEAM][SEGMENTS][PASSES] = {};
+  const int tile = blockIdx.x;
+  float sum[ROWS_PER_TEAM][SEGMENTS] = {};
 #pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int chunk = member;
+    const int k = segment * SEGMENT + chunk * CHUNK;
+    const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
 #pragma unroll
-      for (int step = 0; step < STEPS; ++step)
+    for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+      const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
+      const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
 #pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const int chunk = step * LANES + pass * TEAM + member;
-          const int k = segment * SEGMENT + chunk * CHUNK;
-          const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
-#pragma unroll
-          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-            const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-            const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
-#pragma unroll
-            for (int e = 0; e < CHUNK; ++e)
-              sum[i][segment][pass] =
-                  fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][segment][pass]);
-          }
-        }
+      for (int e = 0; e < CHUNK; ++e)
+        sum[i][segment] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][segment]);
+    }
+  }
 
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
+  for (int i = 0; i < ROWS_PER_TEAM; ++i)
 #pragma unroll
-      for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          sum[i][segment][pass] = butterfly_sum<GROUP>(sum[i][segment][pass]);
-          if (member % GROUP == 0)
-            partial[i * TEAMS + team][segment][(pass * TEAM + member) / GROUP] = sum[i][segment][pass];
-        }
-    __syncthreads();
-    if (threadIdx.x < ROWS_PER_CTA) {
-      const int row = tile * ROWS_PER_CTA + threadIdx.x;
-      float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
-#pragma unroll
-      for (int segment = 1; segment < SEGMENTS; ++segment)
-        total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
-      finish_row(row, total, lora_out, injection_out);
+    for (int segment = 0; segment < SEGMENTS; ++segment) {
+      sum[i][segment] = butterfly_sum<GROUP>(sum[i][segment]);
+      if (member % GROUP == 0) partial[i * TEAMS + team][segment][member / GROUP] = sum[i][segment];
     }
+  __syncthreads();
+  if (threadIdx.x < ROWS_PER_CTA) {
+    const int row = tile * ROWS_PER_CTA + threadIdx.x;
+    float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
+#pragma unroll
+    for (int segment = 1; segment < SEGMENTS; ++segment) total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
+    finish_row(row, total, lora_out, injection_out);
   }
 }
 
 namespace down_final {
-constexpr int ROWS_PER_CTA = 2;
-constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
-constexpr int ROWS_PER_TEAM = 2, PASSES = 1;
-constexpr int BYTES = 16;
+constexpr int THREADS = 320, TEAM = 320, TEAMS = 1, BYTES = 16;
+constexpr int ROWS_PER_CTA = 2, ROWS_PER_TEAM = 2;
 }  // namespace down_final
 
 extern "C" __global__ void __launch_bounds__(down_final::THREADS)
@@ -357,62 +341,48 @@ hyper_connection_down_final_wide_rows(const storage_t* __restrict__ y, const sto
   using namespace down_final;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
   __shared__ float partial[ROWS_PER_CTA][SEGMENTS][GROUPS];
-  {
-    const int tile = blockIdx.x;
-    float sum[ROWS_PER_TEAM][SEGMENTS][PASSES] = {};
+  const int tile = blockIdx.x;
+  float sum[ROWS_PER_TEAM][SEGMENTS] = {};
 #pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int chunk = member;
+    const int k = segment * SEGMENT + chunk * CHUNK;
+    const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
 #pragma unroll
-      for (int step = 0; step < STEPS; ++step)
+    for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+      const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
+      const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
 #pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const int chunk = step * LANES + pass * TEAM + member;
-          const int k = segment * SEGMENT + chunk * CHUNK;
-          const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
-#pragma unroll
-          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-            const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-            const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
-#pragma unroll
-            for (int e = 0; e < CHUNK; ++e)
-              sum[i][segment][pass] =
-                  fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][segment][pass]);
-          }
-        }
+      for (int e = 0; e < CHUNK; ++e)
+        sum[i][segment] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][segment]);
+    }
+  }
 
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
+  for (int i = 0; i < ROWS_PER_TEAM; ++i)
 #pragma unroll
-      for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          sum[i][segment][pass] = butterfly_sum<GROUP>(sum[i][segment][pass]);
-          if (member % GROUP == 0)
-            partial[i * TEAMS + team][segment][(pass * TEAM + member) / GROUP] = sum[i][segment][pass];
-        }
-    __syncthreads();
-    if (threadIdx.x < ROWS_PER_CTA) {
-      const int row = tile * ROWS_PER_CTA + threadIdx.x;
-      float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
-#pragma unroll
-      for (int segment = 1; segment < SEGMENTS; ++segment)
-        total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
-      finish_low_rank(row, total, lora_out);
+    for (int segment = 0; segment < SEGMENTS; ++segment) {
+      sum[i][segment] = butterfly_sum<GROUP>(sum[i][segment]);
+      if (member % GROUP == 0) partial[i * TEAMS + team][segment][member / GROUP] = sum[i][segment];
     }
+  __syncthreads();
+  if (threadIdx.x < ROWS_PER_CTA) {
+    const int row = tile * ROWS_PER_CTA + threadIdx.x;
+    float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
+#pragma unroll
+    for (int segment = 1; segment < SEGMENTS; ++segment) total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
+    finish_low_rank(row, total, lora_out);
   }
 }
 
 // ---- up and mix: a team takes one hidden coordinate of all branches, tree [1, 32, 2] ----
 
 namespace up_mix {
-constexpr int SEGMENTS = 1, LANES = 32, CHUNK = 2;
-constexpr int GROUP = 32;
-constexpr int SEGMENT = 320, STEPS = 5;
+constexpr int STEPS = 5, LANES = 32;
+constexpr int CHUNK = 2, GROUP = 32;
 constexpr int ACTIVATION_BYTES = 4;
-constexpr int ROWS_PER_CTA = 16;
-constexpr int THREADS = 256, TEAM = 32, TEAMS = 8;
-constexpr int ROWS_PER_TEAM = 2, PASSES = 1;
-constexpr int BYTES = 16;
+constexpr int THREADS = 256, TEAM = 32, TEAMS = 8, BYTES = 16;
+constexpr int ROWS_PER_CTA = 16, ROWS_PER_TEAM = 2;
 constexpr int WORDS_PER_ROW = 40;  // a row of up_weight in words of BYTES bytes
 using word_t = Word<BYTES>::type;
 }  // namespace up_mix
@@ -424,69 +394,56 @@ hyper_connection_up_mix_wide_rows(const storage_t* __restrict__ lora, const stor
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
   // Loads are wider than a lane's chunk: rows pass through shared memory on their way to the lanes.
   __shared__ word_t staged[ROWS_PER_TEAM][TEAMS][BRANCHES][WORDS_PER_ROW];
-  {
-    const int tile = blockIdx.x;
+  const int tile = blockIdx.x;
+#pragma unroll
+  for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+    const int staged_h = tile * ROWS_PER_CTA + i * TEAMS + team;
+#pragma unroll
+    for (int word = member; word < BRANCHES * WORDS_PER_ROW; word += TEAM) {
+      const int branch = word / WORDS_PER_ROW, column = word % WORDS_PER_ROW;
+      const storage_t* row = up_weight + (branch * HIDDEN + staged_h) * LOW_RANK;
+      staged[i][team][branch][column] = load_weight_word(reinterpret_cast<const word_t*>(row) + column);
+    }
+  }
+  __syncwarp();
+  float sum[ROWS_PER_TEAM][BRANCHES] = {};
+#pragma unroll
+  for (int step = 0; step < STEPS; ++step) {
+    const int chunk = step * LANES + member;
+    const int k = chunk * CHUNK;
+    const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(lora + k);
 #pragma unroll
     for (int i = 0; i < ROWS_PER_TEAM; ++i) {
       const int h = tile * ROWS_PER_CTA + i * TEAMS + team;
 #pragma unroll
-      for (int word = member; word < BRANCHES * WORDS_PER_ROW; word += TEAM) {
-        const int branch = word / WORDS_PER_ROW, column = word % WORDS_PER_ROW;
-        const storage_t* row = up_weight + (branch * HIDDEN + h) * LOW_RANK;
-        staged[i][team][branch][column] = load_weight_word(reinterpret_cast<const word_t*>(row) + column);
+      for (int branch = 0; branch < BRANCHES; ++branch) {
+        const Elements<CHUNK> weight =
+            load<ACTIVATION_BYTES, CHUNK>(reinterpret_cast<const storage_t*>(staged[i][team][branch]) + k);
+#pragma unroll
+        for (int e = 0; e < CHUNK; ++e)
+          sum[i][branch] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][branch]);
       }
     }
-    __syncwarp();
-    float sum[ROWS_PER_TEAM][BRANCHES][SEGMENTS][PASSES] = {};
-#pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-      for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const int chunk = step * LANES + pass * TEAM + member;
-          const int k = segment * SEGMENT + chunk * CHUNK;
-          const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(lora + k);
-#pragma unroll
-          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-            const int h = tile * ROWS_PER_CTA + i * TEAMS + team;
-#pragma unroll
-            for (int branch = 0; branch < BRANCHES; ++branch) {
-              const Elements<CHUNK> weight = load<ACTIVATION_BYTES, CHUNK>(
-                  reinterpret_cast<const storage_t*>(staged[i][team][branch]) + k);
-#pragma unroll
-              for (int e = 0; e < CHUNK; ++e)
-                sum[i][branch][segment][pass] =
-                    fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][branch][segment][pass]);
-            }
-          }
-        }
+  }
 
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
+  for (int i = 0; i < ROWS_PER_TEAM; ++i)
 #pragma unroll
-      for (int branch = 0; branch < BRANCHES; ++branch)
-#pragma unroll
-        for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-          for (int pass = 0; pass < PASSES; ++pass) {
-            sum[i][branch][segment][pass] = butterfly_sum<GROUP>(sum[i][branch][segment][pass]);
-          }
+    for (int branch = 0; branch < BRANCHES; ++branch)
+      sum[i][branch] = butterfly_sum<GROUP>(sum[i][branch]);
 
-    if (member == 0)
+  if (member == 0) {
 #pragma unroll
-      for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-        const int h = tile * ROWS_PER_CTA + i * TEAMS + team;
-        float mixed = 0.0f;
+    for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+      const int h = tile * ROWS_PER_CTA + i * TEAMS + team;
+      float mixed = 0.0f;
 #pragma unroll
-        for (int branch = 0; branch < BRANCHES; ++branch) {
-          float total = sum[i][branch][0][0];
-#pragma unroll
-          for (int segment = 1; segment < SEGMENTS; ++segment) total = total + sum[i][branch][segment][0];
-          // The gate is rounded although it never leaves a register.
-          mixed = fmaf(sigmoid(rounded(total)), to_float(y[branch * HIDDEN + h]), mixed);
-        }
-        block_input[h] = to_storage(over_branches(mixed));
+      for (int branch = 0; branch < BRANCHES; ++branch) {
+        const float total = sum[i][branch];
+        // The gate is rounded although it never leaves a register.
+        mixed = fmaf(sigmoid(rounded(total)), to_float(y[branch * HIDDEN + h]), mixed);
       }
+      block_input[h] = to_storage(over_branches(mixed));
+    }
   }
 }

@@ -490,11 +490,9 @@ hyper_connection_combine_fused_up_160(const storage_t* __restrict__ residual, co
 // ---- down: a rank's rows over the whole state, tree [4, 320, 8] ----
 
 namespace down_tree {
-constexpr int SEGMENTS = 4, LANES = 320, CHUNK = 8;
-constexpr int GROUP = 32, GROUPS = 10;
-constexpr int SEGMENT = 2560, STEPS = 1;
+constexpr int SEGMENTS = 4, SEGMENT = 2560;
+constexpr int CHUNK = 8, GROUP = 32, GROUPS = 10;
 constexpr int ACTIVATION_BYTES = 16;
-constexpr int PART_SEGMENTS = SEGMENTS;
 }  // namespace down_tree
 
 // Where a rank's i-th row lies in down_weight.
@@ -509,10 +507,8 @@ __device__ __forceinline__ storage_t finished(int i, float total) {
   return to_storage(t * sigmoid(t));
 }
 namespace down {
-constexpr int ROWS = 162, ROWS_PER_CTA = 1, TILES = 162;  // of a rank
-constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
-constexpr int ROWS_PER_TEAM = 1, PASSES = 1;
-constexpr int BYTES = 16;
+constexpr int THREADS = 320, TEAM = 320, BYTES = 16;
+constexpr int ROWS_PER_CTA = 1;
 }  // namespace down
 
 extern "C" __global__ void __launch_bounds__(down::THREADS)
@@ -525,62 +521,44 @@ hyper_connection_down_fused_up_160(
   const unsigned int rank = rank_base + blockIdx.y;
   y += blockIdx.y * STATE;
   shard_out += blockIdx.y * RANK_ROWS;
-  constexpr int first_segment = 0;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
-  __shared__ float partial[ROWS_PER_CTA][PART_SEGMENTS][GROUPS];
-  {
-    const int tile = blockIdx.x;
-    float sum[ROWS_PER_TEAM][PART_SEGMENTS][PASSES] = {};
+  __shared__ float partial[ROWS_PER_CTA][SEGMENTS][GROUPS];
+  const int tile = blockIdx.x;
+  float sum[SEGMENTS] = {};
 #pragma unroll
-    for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int chunk = member;
+    const int k = segment * SEGMENT + chunk * CHUNK;
+    const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
+    const int row = tile * ROWS_PER_CTA + team;
+    const Elements<CHUNK> weight =
+        load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE + k);
 #pragma unroll
-      for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const int chunk = step * LANES + pass * TEAM + member;
-          const int k = (first_segment + segment) * SEGMENT + chunk * CHUNK;
-          const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
-#pragma unroll
-          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-            const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-            const Elements<CHUNK> weight =
-                load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE + k);
-#pragma unroll
-            for (int e = 0; e < CHUNK; ++e)
-              sum[i][segment][pass] =
-                  fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][segment][pass]);
-          }
-        }
+    for (int e = 0; e < CHUNK; ++e)
+      sum[segment] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[segment]);
+  }
 
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-      for (int segment = 0; segment < PART_SEGMENTS; ++segment)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const float group_sum = butterfly_sum<GROUP>(sum[i][segment][pass]);
-          if (member % GROUP == 0) partial[i * TEAMS + team][segment][(pass * TEAM + member) / GROUP] = group_sum;
-        }
-    __syncthreads();
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const float group_sum = butterfly_sum<GROUP>(sum[segment]);
+    if (member % GROUP == 0) partial[team][segment][member / GROUP] = group_sum;
+  }
+  __syncthreads();
 
-    const int row = tile * ROWS_PER_CTA + threadIdx.x;
-    const bool finishes = threadIdx.x < ROWS_PER_CTA;
-    if (finishes) {
-      float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
+  const int own_row = tile * ROWS_PER_CTA + threadIdx.x;
+  const bool finishes = threadIdx.x < ROWS_PER_CTA;
+  if (finishes) {
+    float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
 #pragma unroll
-      for (int segment = 1; segment < SEGMENTS; ++segment)
-        total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
-      const storage_t value = finished(row, total);
-      shard_out[row] = value;
-    }
+    for (int segment = 1; segment < SEGMENTS; ++segment) total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
+    const storage_t value = finished(own_row, total);
+    shard_out[own_row] = value;
   }
 }
 
 namespace down_final {
-constexpr int ROWS = 160, ROWS_PER_CTA = 1, TILES = 160;  // of a rank
-constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
-constexpr int ROWS_PER_TEAM = 1, PASSES = 1;
-constexpr int BYTES = 16;
+constexpr int THREADS = 320, TEAM = 320, BYTES = 16;
+constexpr int ROWS = 160, ROWS_PER_CTA = 1;
 }  // namespace down_final
 
 extern "C" __global__ void __launch_bounds__(down_final::THREADS)
@@ -593,54 +571,38 @@ hyper_connection_down_final_fused_up_160(
   const unsigned int rank = rank_base + blockIdx.y;
   y += blockIdx.y * STATE;
   shard_out += blockIdx.y * RANK_ROWS;
-  constexpr int first_segment = 0;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
-  __shared__ float partial[ROWS_PER_CTA][PART_SEGMENTS][GROUPS];
-  {
-    const int tile = blockIdx.x;
-    float sum[ROWS_PER_TEAM][PART_SEGMENTS][PASSES] = {};
+  __shared__ float partial[ROWS_PER_CTA][SEGMENTS][GROUPS];
+  const int tile = blockIdx.x;
+  float sum[SEGMENTS] = {};
 #pragma unroll
-    for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int chunk = member;
+    const int k = segment * SEGMENT + chunk * CHUNK;
+    const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
+    const int row = tile * ROWS_PER_CTA + team;
+    const Elements<CHUNK> weight =
+        load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE + k);
 #pragma unroll
-      for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const int chunk = step * LANES + pass * TEAM + member;
-          const int k = (first_segment + segment) * SEGMENT + chunk * CHUNK;
-          const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
-#pragma unroll
-          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-            const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-            const Elements<CHUNK> weight =
-                load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE + k);
-#pragma unroll
-            for (int e = 0; e < CHUNK; ++e)
-              sum[i][segment][pass] =
-                  fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][segment][pass]);
-          }
-        }
+    for (int e = 0; e < CHUNK; ++e)
+      sum[segment] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[segment]);
+  }
 
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-      for (int segment = 0; segment < PART_SEGMENTS; ++segment)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const float group_sum = butterfly_sum<GROUP>(sum[i][segment][pass]);
-          if (member % GROUP == 0) partial[i * TEAMS + team][segment][(pass * TEAM + member) / GROUP] = group_sum;
-        }
-    __syncthreads();
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const float group_sum = butterfly_sum<GROUP>(sum[segment]);
+    if (member % GROUP == 0) partial[team][segment][member / GROUP] = group_sum;
+  }
+  __syncthreads();
 
-    const int row = tile * ROWS_PER_CTA + threadIdx.x;
-    const bool finishes = threadIdx.x < ROWS_PER_CTA;
-    if (finishes) {
-      float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
+  const int own_row = tile * ROWS_PER_CTA + threadIdx.x;
+  const bool finishes = threadIdx.x < ROWS_PER_CTA;
+  if (finishes) {
+    float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
 #pragma unroll
-      for (int segment = 1; segment < SEGMENTS; ++segment)
-        total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
-      const storage_t value = finished(row, total);
-      shard_out[row] = value;
-    }
+    for (int segment = 1; segment < SEGMENTS; ++segment) total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
+    const storage_t value = finished(own_row, total);
+    shard_out[own_row] = value;
   }
   // No injection here; its places are filled all the same, because every word is sent in every generation.
   if (blockIdx.x == 0)
@@ -716,19 +678,16 @@ __device__ __forceinline__ value_t of_partner(value_t value, int distance) {
 // ---- gates: rows of up_weight times lora, tree [1, 32, 2] ----
 
 namespace up_mix {
-constexpr int SEGMENTS = 1, LANES = 32, CHUNK = 2;
-constexpr int SEGMENT = 320, STEPS = 5;
+constexpr int STEPS = 5, LANES = 32, CHUNK = 2;
 constexpr int ACTIVATION_BYTES = 4;
-constexpr int ROWS = 5120, ROWS_PER_CTA = 16, TILES = 320;  // of a rank: a gate
-constexpr int THREADS = 256, TEAM = 32, TEAMS = 8;
-constexpr int ROWS_PER_TEAM = 2, GATES = 1;  // gates of a row
-constexpr int BYTES = 16, WIDE = 4, STRIDE = LANES / WIDE;  // a load takes WIDE chunks, of as many lanes
-constexpr int BLOCKS = 1;  // such loads in a segment; what is left is loaded by chunks
-constexpr int CHUNK_BYTES = 4;
+// A row is a gate of a rank.
+constexpr int THREADS = 256, TEAM = 32, TEAMS = 8, BYTES = 16;
+constexpr int ROWS_PER_CTA = 16, ROWS_PER_TEAM = 2, TILES = 320;
+constexpr int WIDE = 4, STRIDE = LANES / WIDE;  // a load takes WIDE chunks, of as many lanes
 using chunk_t = unsigned int;
 
 // The chunks of one lane, in the order of its steps.
-struct Chunks { Elements<CHUNK> of[SEGMENTS][STEPS]; };
+struct Chunks { Elements<CHUNK> of[STEPS]; };
 
 // The lanes whose chunks lie in one load are STRIDE threads apart.
 __device__ __forceinline__ int lane_of(int member) { return member % STRIDE * WIDE + member / STRIDE; }
@@ -758,72 +717,51 @@ __device__ __forceinline__ float lane_sum(float value) {
   return value;
 }
 
-__device__ __forceinline__ int chunk_at(int step, int lane) { return step * LANES + lane; }
-
 __device__ __forceinline__ Chunks load_input(const storage_t* lora, int lane) {
   Chunks chunks;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      chunks.of[segment][step] =
-          load<ACTIVATION_BYTES, CHUNK>(lora + segment * SEGMENT + chunk_at(step, lane) * CHUNK);
-    }
+  for (int step = 0; step < STEPS; ++step) {
+    const int k = (step * LANES + lane) * CHUNK;
+    chunks.of[step] = load<ACTIVATION_BYTES, CHUNK>(lora + k);
+  }
   return chunks;
 }
 
 // A row's chunks as they are loaded, before `to_lanes`: nothing here waits for a load.
 __device__ __forceinline__ Chunks load_row(const storage_t* row, int member) {
-  const int lane = lane_of(member);
   Chunks chunks;
+  const Elements<WIDE * CHUNK> loaded = load_weights<BYTES, WIDE * CHUNK>(
+      row + member * WIDE * CHUNK);
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) {
-      const Elements<WIDE * CHUNK> loaded = load_weights<BYTES, WIDE * CHUNK>(
-          row + segment * SEGMENT + (block * LANES + member) * WIDE * CHUNK);
-#pragma unroll
-      for (int i = 0; i < WIDE; ++i)
-        chunks.of[segment][block * WIDE + i] = reinterpret_cast<const Elements<CHUNK>*>(loaded.value)[i];
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = BLOCKS * WIDE; step < STEPS; ++step) {
-      chunks.of[segment][step] =
-          load_weights<CHUNK_BYTES, CHUNK>(row + segment * SEGMENT + chunk_at(step, lane) * CHUNK);
-    }
+  for (int i = 0; i < WIDE; ++i)
+    chunks.of[i] = reinterpret_cast<const Elements<CHUNK>*>(loaded.value)[i];
+  // What is left is loaded by chunks.
+  const int lane = lane_of(member);
+  const int k = (4 * LANES + lane) * CHUNK;
+  chunks.of[4] = load_weights<ACTIVATION_BYTES, CHUNK>(row + k);
   return chunks;
 }
 
 __device__ __forceinline__ void to_lanes(Chunks& row, int member) {
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) transpose(row.of[segment] + block * WIDE, member);
+  transpose(row.of, member);
 }
 
 // The logit of a gate; every thread of the team has it.
 __device__ __forceinline__ float logit(const Chunks& input, const Chunks& weight) {
-  float sum[SEGMENTS] = {};
+  float sum = 0.0f;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
+  for (int step = 0; step < STEPS; ++step) {
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-      for (int e = 0; e < CHUNK; ++e)
-        sum[segment] = fmaf(to_float(input.of[segment][step].value[e]), to_float(weight.of[segment][step].value[e]),
-                            sum[segment]);
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) sum[segment] = lane_sum(sum[segment]);
-  return ordered_sum<SEGMENTS>(sum);
+    for (int e = 0; e < CHUNK; ++e)
+      sum = fmaf(to_float(input.of[step].value[e]), to_float(weight.of[step].value[e]), sum);
+  }
+  return lane_sum(sum);
 }
 }  // namespace up_mix
 
 // Where a gate of a rank's hidden coordinates lies in up_weight.
-__device__ __forceinline__ int gate_row(unsigned int rank, int row, int gate) {
-  return row % BRANCHES * HIDDEN + rank * RANK_HIDDEN + row / BRANCHES + gate;
+__device__ __forceinline__ int gate_row(unsigned int rank, int row) {
+  return row % BRANCHES * HIDDEN + rank * RANK_HIDDEN + row / BRANCHES;
 }
 
 namespace up_mix {
@@ -845,19 +783,14 @@ hyper_connection_up_mix_fused_up_160(const __grid_constant__ Channels channels, 
   __shared__ float gates[ROWS_PER_CTA];
   const Chunks input = load_input(lora, lane_of(member));
   for (int tile = blockIdx.x; tile < TILES; tile += gridDim.x) {
-    Chunks weight[ROWS_PER_TEAM][GATES];
+    Chunks weight[ROWS_PER_TEAM];
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+      weight[i] = load_row(up_weight + gate_row(rank, tile * ROWS_PER_CTA + i * TEAMS + team) * LOW_RANK, member);
+    }
 #pragma unroll
     for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-      for (int gate = 0; gate < GATES; ++gate) {
-        const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-        weight[i][gate] = load_row(up_weight + gate_row(rank, row, gate) * LOW_RANK, member);
-      }
-#pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-      for (int gate = 0; gate < GATES; ++gate) to_lanes(weight[i][gate], member);
-
+      to_lanes(weight[i], member);
     const int word = tile * COORDINATES + threadIdx.x;
     const bool mixes = threadIdx.x < COORDINATES;
     storage_t mixed_with[BRANCHES];  // on its way while the gates are computed
@@ -867,7 +800,7 @@ hyper_connection_up_mix_fused_up_160(const __grid_constant__ Channels channels, 
         mixed_with[branch] = y[branch * HIDDEN + rank * RANK_HIDDEN + word];
 #pragma unroll
     for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-      const float gate = logit(input, weight[i][0]);
+      const float gate = logit(input, weight[i]);
       if (member == 0) gates[i * TEAMS + team] = sigmoid(rounded(gate));
     }
     __syncthreads();
