@@ -27,8 +27,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/one_stage.sm_80.cu', 'aaa879b89223fff86eb408691f70009c4509a9fa60f9945058aeafa066978d12'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/one_stage.sm_90.cu', '623e02ad06a5dc6a52cfaafd133b4537e989b37efa7f3f6760af1f4060dcc2b8'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/one_stage.sm_80.cu', '8f0e51e36aa8ac18b959d91b043fb24897009210d031d89335d622fdf6e1787f'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/one_stage.sm_90.cu', '752e8bcd22154e0d2b27fcc3fc418858aee1c066a1f9efdf34f30535a17010a0'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -50,8 +50,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', 'c1596a4ad7447728209ee1a2677c5fb4e9ea52cbbafc759e37d94715fe83110d'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', '93b87289fd0496e08d7e1ccc16c6fee4336901ecd629760158d626dd7c6ab80b'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', 'df5cd1b1466f773767044c38ae8a2a902ccd56adb20becdf1183cc26edb757d5'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', 'e1a7e920d980d05a20fa633a94753bd371efaebd858656aacfd1d6c337412ad3'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -73,8 +73,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_narrow.sm_80.cu', '9097d26ef97c974a7ebb1763d14eede3dd0495c5ba3fd2fb404c5768de6d6e5f'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_narrow.sm_90.cu', '6a21ec992997cf525d625a5beebe208b8f2fab5c6ca6558be677b9637709e722'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_narrow.sm_80.cu', '24ea2ddd7814e39189064f6e69c5a1be66ba609a7f5130636a4f715455e3dfe6'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/tagged_narrow.sm_90.cu', 'b93144119f20bb758c1b54e328a0f327f16938936a64d4834218062e07e34a06'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -96,8 +96,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/two_stage.sm_80.cu', 'f779bd7b3211f2f2575f0c0aafd0f11226447521b2f6d34447cdb1e856444651'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/two_stage.sm_90.cu', '2047352bfc786bb1920debe0b79ba68e80470ac78d8d7ce90b1017a90292a9c7'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/two_stage.sm_80.cu', '507b5b0068ddb879f85080c347eef12f093a8da331e4f0d3c87c014e0935efd4'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp2/two_stage.sm_90.cu', '092728449035b522101150a0bb895085a2697cd2893fe0a7a01140663aadc45e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -133,8 +133,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/one_stage.sm_80.cu', '01e1e875125dd726fd90d8ab0cdbeaf85932833c923e658072940d5c5820ac76'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/one_stage.sm_90.cu', 'b704382f2a4d833e7b50f7a38de7f910ff696d857d5273f12a1b7ba231937bc2'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/one_stage.sm_80.cu', '772159758da1756843865978d1b242d9ca17256b1f3f494890489847c37c25e9'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/one_stage.sm_90.cu', 'baf3bc557b0723792a0ce104bb161233f46f884264a5de33b6664dc33e70604a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -156,8 +156,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', '1095279a1f62a4f551ca958b6f4cbddd6cc1dece932c33f76d20caacbf202c56'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '5b00f84914ba73ebd496fca74b3c167ff292f5d51291d59e341993c463480135'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', '23c3e172593ce25375b8067b2b34fd6d76e32948c8f046be560935eed26b94a7'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '605c68f0d3883c099d46ff5c2c350c575f79aae9adc9d1fc24370b8047022e6c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -179,8 +179,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_narrow.sm_80.cu', '434b5d314c5b63fdfdd06c5c2139fb84c4fe53094f13ef3115b9a0228a743b01'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_narrow.sm_90.cu', '8c0f551760bccf29bebb0b2ae11e2922a5298e6bea38a01aa373b73520ed7a25'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_narrow.sm_80.cu', 'c70d1aea8da1f61e81baf3f037938683948e3c36005f27c34f7b5eabe93dae80'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/tagged_narrow.sm_90.cu', '7304320982f47e4566ccf6101ea899d4e31af5ccf0b8a6d8b8830236ed1fe212'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -202,8 +202,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/two_stage.sm_80.cu', '918b06ad7d4da0a306e233cc31bd2dbba337734f283b5c9c3d927961b7c64f73'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/two_stage.sm_90.cu', 'c5a942eeb4d52dd08bb7b82e041b14b9f882c53e582cd95d7e970363edd1efa0'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/two_stage.sm_80.cu', '0b18b6bae86c0fc3a141bfd8d581cb2e2ded832db447ac66dd52eab2645b0fd0'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp4/two_stage.sm_90.cu', '581565d43ce578e32a1e21995240ef44601164b45316cc5c495a93d4864607ca'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -240,8 +240,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/one_stage.sm_80.cu', 'ceee9a144112933c18f5351bb264db053ec2dbeca4eeafe0ef6eceb3450f54ee'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/one_stage.sm_90.cu', 'f4f2772e0a9e27ad509f8010b3760819d043024752bdf7aa22447f6e749abd9a'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/one_stage.sm_80.cu', 'fe98dd34885360ffa4f5272ba108a48c7b867eb59e37975aa4c0a30342d793e0'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/one_stage.sm_90.cu', 'c250a4677a741182caf93d9fcb4f2e0c825250652e711de24d8fa37b9fe80428'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -263,8 +263,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', 'bf80baf0ac3027f7d7abc25fd91e4aa73925c1c852ee7f3cba7f79e4b5ca9af6'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', '56a714234e8ae03c50071adb5fc3f2050a00ee5c9fcc2f074d1328c979806064'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', '91255dfd96977c470adcac0dddf3c7558100c69b2828c5c9546c75df0c90988a'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', 'e7e4b84a0b3b14a3fba0d565d72717179551740c699e52b7cc2987725855de18'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -286,8 +286,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_narrow.sm_80.cu', 'f63ca1fd3f2d56ce27ff38f9811c1cf901ae592a38fe62982d1c43dd19c0a733'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_narrow.sm_90.cu', '65bfe1425dff7fefe952c8a019e0610b5d478f4254b5eb83665a6dbf0d8e56a9'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_narrow.sm_80.cu', '5a63571835fa77340270dd66cfe137506d211f88ac6e192a7915282b67888aac'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/tagged_narrow.sm_90.cu', 'c393dedc59ee0e7804343b2f3f1ee3f2c843687e5b887862858ce0f7717f6831'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -309,8 +309,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/two_stage.sm_80.cu', 'bb655602afc15d36f7afa23828585ff69ab9033c680c43da71a6fbfb5ab7bd7e'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/two_stage.sm_90.cu', 'aa7856ce6cac8e42d7f5f721c15d86248c7ab1c41cfa12cd52b716c019f17e67'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '6773e59ef167454b13354eebaeee44b4cdd41488a0b9af3a5857426646fcb2b7'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp16-w10752-b4to2752512-tp8/two_stage.sm_90.cu', '092ebee3d8f8799c2fa9d2a7efd07a72e663750f7feb34aa8709c04d4ebf7d38'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -347,8 +347,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/one_stage.sm_80.cu', 'ad073970cb23719295848e4f2d067710399203246dc25a3106c0e280ea5f61ac'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/one_stage.sm_90.cu', '51563b3b29a5f562248bbfcdb9708165d834d265f17bed69440f3770ddf5c82e'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/one_stage.sm_80.cu', '6323645cecd332770a0cb406eb79edd8674b7a9109ba608d37a59f018d3ab497'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/one_stage.sm_90.cu', 'fa2447d5008ba72a40e1d57abfe34a06c464f7be1b7d2d6546f4d58ecfbfcdf5'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -370,8 +370,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', 'bfb64f6df2ee742859bef7dfa5beda4261aeddc2186a75dc11a7cb0c00f8a49a'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', '7587c2cd25213741fc5d074a74261983a020824d935dd4d54f4eed7ff39386df'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', '8ea1adbfbaa63feb84eaf5e42b351331e13886e9561a9ddd459504c69568a3f4'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', 'c6bb49110994aabad5abba6303e213432ec253e66bbac1476ea70dab0cc3decd'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -393,8 +393,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_narrow.sm_80.cu', '19007b324780f7c1cfc76d61b62d9b5b9ecb57b668f929e496883429e803d7f4'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_narrow.sm_90.cu', '2cb162a21aa1e07e9c80081b3553627d15a73e3e685404f0ab71dc28e8d83820'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_narrow.sm_80.cu', 'b36287b567ac09b5edad5e432ebb303dc4df20cc2d546dd09f6e1f35aa63756f'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/tagged_narrow.sm_90.cu', 'beb23b2fdf68b796de02c6dcf2b7ad4c745884b3ea29cd8ea738925da2bd5a8b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -416,8 +416,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/two_stage.sm_80.cu', 'e1f0376f5fc079ed21a734c81c17b4a1cceb677ee9ad351ab10d7b42a3681f75'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/two_stage.sm_90.cu', 'eed00a3bfb452f6a7eb5b8345edbad4bdd1d1d76ae9b2b1329ccacf9b908a22d'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/two_stage.sm_80.cu', '15ee071c8c8ebdc9b00b813ca3fa89c8cdb8b15f551992d885f8edef7a1c6de3'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp2/two_stage.sm_90.cu', '7efe0b9d1cd0d96134d5c2c42d43c746f5647e2b65e436f4c61334466f3889a2'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -453,8 +453,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/one_stage.sm_80.cu', '1ffc53b543f750d889420241bd95c748b2187b2ea86944778cae7e901f9348a7'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/one_stage.sm_90.cu', '7e53d562a7e27d0779b6eae73b106f552f8fab4066b9266b26e3ee2c72df77fe'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/one_stage.sm_80.cu', '0c49c3afadf813b5b6485c0e5868368dfb0bc3bca1a5acdc0c768eab509d5d81'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/one_stage.sm_90.cu', 'd9f6a87cef599eef1c8b1316af7d7c73ad0f3cc32e2d72a7a4406ccf2cfcbb20'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -476,8 +476,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', 'ff67144f033e271b4b64a9c060dc2ee7aef969b476417699031275e58ff4c63c'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '1f28b8f75568ac2dae261004ec3d5dee2a68e7a0fa6d9023291baa6e209040aa'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', 'a90cc6a234baa13594df6ce6e5ebe3f15173d7719a44134151a7238afb2eea4d'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', 'df0923a25b70ef0f0b99c988a8b96dbcfbc9ed4944f8e70492d61a063f4d14bd'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -499,8 +499,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_narrow.sm_80.cu', '3421ed1454f8f6ef16c42a003fc99b386b7dbbe10ad6eb0f06a3d9a5b6b62844'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_narrow.sm_90.cu', '4165d312dbdde0740638ffc374a0044e16bb8cc555e36f35740359ddb0bf0402'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_narrow.sm_80.cu', '350f0aa5d815cc8c1eb7ac42632894f90cbb0f3dbff7533fb8fa41ebbd5b98b0'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/tagged_narrow.sm_90.cu', '16f19b2f39eed9c5dbd00b7039d7ea938ee6a5d6ec92dd0abcdbd85228e1a797'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -522,8 +522,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/two_stage.sm_80.cu', '2fbd8596c04d688f74daad19972d3a58b0020a26618012de65d7e37bff525d2c'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/two_stage.sm_90.cu', '345586794ea0d101f85e2ef308c8f41e64ecdad4751cd525ab1fded2effed531'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/two_stage.sm_80.cu', 'fc9b95819b2efb4101595fbc9e13127b745d15bb97602c6c60d182111cf35b02'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp4/two_stage.sm_90.cu', '9ae7ee8803d6bb1a77f7cac77df9d4e666dc233f3a4ff155425fdacca185f7a4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -560,8 +560,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/one_stage.sm_80.cu', 'f389fae2333a1c419afe50fd1d9582824816fb6ff9e980fce666d90b8129f87c'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/one_stage.sm_90.cu', '4aa73ffdf20573e4a369903c19935d0cd98507a62ce70b7712517c9c64aa0e64'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/one_stage.sm_80.cu', '358363e3c554844b41a5c80316479342ca1a2f20f2704d7d449bc5183f0e9b03'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/one_stage.sm_90.cu', '8b658b9986d3aeb1fce63b8e427cd603e6c34e1c6f57a5253778a4cd1c443e04'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -583,8 +583,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', '86a302b8a073a4451b5db6ea1f177ced12f2ad6ed1e4ed4efd3b3ae5c1c499b6'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', 'd2cd535f8c12a2c2158085d982a91ccc8a1996be1ba39190888d9168b5830738'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', 'd0f2ebe99b1977320d6871377d9f493a4452d2631d3c1e44ff9e09a2124a7934'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', '430dfdc34c4e46bb7492f20979d02d744917952f3f3fc5af47aac944af0d5a0a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -606,8 +606,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_narrow.sm_80.cu', '3d4d5c006798714f773cef5ab56ef6c37a7f79878a38ca36e2916a39cb93c3fd'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_narrow.sm_90.cu', 'f97b333ddeeb88a4518832811bcd36add04f0d4b112ccd11bac074620ecec4ac'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_narrow.sm_80.cu', '7376db2b941cee7c4d638dbfc72dbd0c09c52b2a5d98366c59026f3e71ab05d6'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/tagged_narrow.sm_90.cu', '805921f492d91d8305291d90725994e66c4ff6273b38ea58204a625a554bfc8c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -629,8 +629,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '53d28393a2aa70556a2b47a635474a19fa4a3d7314d653d6e5d07e9b436dc2be'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/two_stage.sm_90.cu', 'c696c68a75a3335c0df8ed2124e912e75c83887c16f4497356a386911463ad95'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '7759eadd0c3c1571c9ff9c6877efec036d2d7e04db798c349a542efb329d2cc6'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/bf16-w10752-b4to2752512-tp8/two_stage.sm_90.cu', 'd5426b450e837093ac6bb818a8e225df3e294cd00673569a51c0a26af9445552'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -667,8 +667,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/one_stage.sm_80.cu', 'c62a66a96841233a045e0f7fd02109b0b4a674266e748e0837908f4e7cdb6467'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/one_stage.sm_90.cu', '47274c6ca82bb780426daf1fc33d1091ff28006b5dd6476a7c621a025ca9dc65'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/one_stage.sm_80.cu', '5331a6f82fc843ef6fd35b9fd2e9f0c46f808b67b5f82c4c08dee28de2786ac4'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/one_stage.sm_90.cu', '8ce7a5cd40303ed75a5a6a26583f024578b300401be0cd00c9f9c2ef241fb8cb'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -690,8 +690,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', 'e7d8e7313a713aaf30ccd2487bd2c2b91a2f7bb0888cc1c27aab8b04247f3049'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', 'a504a9ffdee633cc24a2009d298e8c1bc004fb2479966396668648c4a1ce640f'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_words.sm_80.cu', 'ce6f8c86efe3cd3062ef1ada85360f3bc74690b662f70bd7c707247fbd7d0d0a'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_words.sm_90.cu', '507336fca967d4735023ffdfa158fa76f77079865e2e0550ff023523b95295bf'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -713,8 +713,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_narrow.sm_80.cu', '3bb580a21dbd90afe71fd67078cf2dfce4b3e783f94bd783321df13898ee38f5'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_narrow.sm_90.cu', '889e851a1dfad3482203264003ba2aa2be034cd71a15c6d6ac1200b114eb09de'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_narrow.sm_80.cu', 'dde07117d58d4ee3e0af644463ca5a4b7cdd65c3f85769d066d1947ae3718a07'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/tagged_narrow.sm_90.cu', 'd636dda43abb78ec7f75b28b95f5bc343a4531901251dfa8f8d99d9af5ca5ce2'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -736,8 +736,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/two_stage.sm_80.cu', 'b2520d498e617d523e9ac84ed4385c58093dfe145980e0e6ccdede2e258bc7d0'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/two_stage.sm_90.cu', '2d5ffe1f2a2a1580057101a3450b98944f75352f086282c1836fe395bc5c21a2'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/two_stage.sm_80.cu', '9336b96bc8f68180abf3e66ee8e87b82d34845cb0d80f348b34d1954ee2b86d3'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp2/two_stage.sm_90.cu', '079a6530bef44d2832b050b47c851193d23b7a5a3d55631a7aca7f5cfa11cbd9'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -773,8 +773,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/one_stage.sm_80.cu', 'a3765193a1ef2070bf491cf89153f0961328e5f1243f28772db43a609ae3c3f2'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/one_stage.sm_90.cu', '9d3bf1a6d8519b728018ada9a0873d5114073dff7840757bf5952b66dcb9e023'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/one_stage.sm_80.cu', 'bdaa282fa7e6456f4cdf0bd8771b62e04c3cde6660cf143f998dd29075188080'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/one_stage.sm_90.cu', '09332b0e5a4af2efa16cb350b298cb0e55dfc519f379c66457f8c03f5186cac3'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -796,8 +796,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', 'aaa99a003e5cac67eebcccacf5e456a9bdc5a9517d8228a79fe9d25538bb418d'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '386b968cdf4658ffe9987c3ebdc191ac9489bc79ccf03c16f1c6d98e5a4571d0'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_words.sm_80.cu', '5905edf88a3d57f0174d5f1423fb2af70797554ad46f726ae2caca61f3077591'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_words.sm_90.cu', '93731e944c02048e2c19d077128a2c7a389671a34e842377ffe6fce75c8452e0'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -819,8 +819,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_narrow.sm_80.cu', '899028870e343127a2bae369e2ee8ce42fc0dd9f78f64649a4c77dfad7e69bb5'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_narrow.sm_90.cu', '819fed92ec5d03642e526f41287d7218920035de73ccaa2580d1de7ae07c8edc'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_narrow.sm_80.cu', '587b0a43f6e4ca70063b449b843afdefba58e86683c99784bbfd4b0f6ca3e931'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/tagged_narrow.sm_90.cu', '49966d2b2ee3b5c328f8b66cc068b9e3feb63fcaab429efc7d360dae35bd6378'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -842,8 +842,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/two_stage.sm_80.cu', 'bdf796b5fa2a9c8ff112ce12e3ad48949280d8a74ee834a65730240c021285db'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/two_stage.sm_90.cu', 'a37265c8419d7969947f1fed7e6dcb8675dbea3b0bd7ca68e79d057684b4e514'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/two_stage.sm_80.cu', '93bd7663de491ea943ddad973549a157336b0e93e451b30dc8af89cfc2e3e877'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp4/two_stage.sm_90.cu', 'a74f17b36d7b75fc3ef613bbc48b2b02d1705d5531f275169b2193f02a02b2c4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -880,8 +880,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/one_stage.sm_80.cu', '1afa7590e547a339134eb550758850794697f9e0103fb4dee94426966da41dbd'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/one_stage.sm_90.cu', '9b2f1c7eeeaa1fd98827dee1547f2b21940371500b35ce955df753dd718316fd'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/one_stage.sm_80.cu', '51c04b1a97a8cfed26a81855fdfd716753afb4e6a4f5e58b2d9e19089694216b'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/one_stage.sm_90.cu', 'bc4a973087492cda9ce1befd6e22702f839117429c013b71ecd712f22cf2a6ee'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -903,8 +903,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', '37fb5828eac36f177a43300bae7d86f8f1a597945d6fba737426d8e717b1297f'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', '070293ef3d8dd0763736a160bc80281cfe570b259ddfd795ab0337fbda285940'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_words.sm_80.cu', '161be99022fc0cfa6a7daf68e85f422a672d291c444cee1d7fcbac002e9e9a1f'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_words.sm_90.cu', '11f1a371c2cfc2e754c53f6c95e80d76ba8ddaf4ca64eebf386b02e85019de38'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -926,8 +926,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_narrow.sm_80.cu', '6536c07b02b0420478a2af4050fa1eff7cc78032a6c6a631fa4845fb1c6a4010'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_narrow.sm_90.cu', '761e757195853d750aa4bf222c90658e3a2954e2afb12428be5eef42747c7eac'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_narrow.sm_80.cu', 'a70802dde9d088eeb005c80591e5c6b631fbe7b34e4dadded3ad4b7319ba7d23'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/tagged_narrow.sm_90.cu', 'db4c5f2028dc4388342c0fe003718077ee1e9fc62e407cf50b43c002490e7748'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -949,8 +949,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/two_stage.sm_80.cu', '038cd3ccdfd50345e8863625ed345b3f83f243248112af7da9b5593c99658a5e'),
-                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/two_stage.sm_90.cu', 'c5463893235f1769678fa76aebcfb4519438f43e2108f6bd12cd9dfb836e1001'),
+                        'sm_80': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/two_stage.sm_80.cu', 'dd4b1266cf68a0566550f64c0be941981f92cfe98ef4ceb83e41ea4723af3dea'),
+                        'sm_90': Build('all_reduce/all_reduce_3584_7168/fp32-w10752-b4to2752512-tp8/two_stage.sm_90.cu', 'ccfdb06e34eaf3f48ce44fd178abfd076836f6aa81712465aa14c307b07dd50a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -987,8 +987,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/one_stage.sm_80.cu', 'cdeb68c995d4b44820377994c31f1c75bd707abae8947d2d0a1b391a8a9c4023'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/one_stage.sm_90.cu', 'c73cc73ba7d6531fcf8ce9b9edf94f50a1493a96b7cb3ecd728f017240efbb6b'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/one_stage.sm_80.cu', '49ec8799cf7fff006d0d48db202484c94f92ece05bc6de2176467b6f6a2e0a82'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/one_stage.sm_90.cu', 'b2fdd61a4af12d10a532e09e04e36adb8f13e1205893f2c92b9bf343a241d9f5'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1010,8 +1010,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', 'bca9528effe37a863d45c31df9e57d2990d5614487e2df46253c2ab3fa0757ee'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', 'eac45c82d4ae800b49df2547e771371592a9c55ee50b8c13692e73d4fa0646d4'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', 'a8e894da75486c74d3b0c495fc3cc3c8e390bbf881d92bdc83427995cb66dffd'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', '156fe2b79f0ec98d987488229dc83e16c0fff2795a25913aa4409eee73a90976'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1033,8 +1033,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_narrow.sm_80.cu', '71b6c162be94c4d323c20255a275b22179e67fad9aa31af0f8267675caece52b'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_narrow.sm_90.cu', 'db70648891c803e5cbb6c84c0a2ad5b16c2914ba345368140ba16576067ce063'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_narrow.sm_80.cu', '8b3bfacca56b1f7c65ecbbf9a5ae1627cf40cb2ada6ef745e3f2f1e0dab6f57a'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/tagged_narrow.sm_90.cu', '09c177db00befe5a8b43c0bf7ed32fce229e8dfcabbd355b3d6e37fe6b8a16d8'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1056,8 +1056,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/two_stage.sm_80.cu', '7ab896cf1e244e996f46bde391e60718ca1274f9fbd2991dd09b5a65478622b1'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/two_stage.sm_90.cu', 'cdac79def76a6c16514bf6de9f3def2efea1b365323379ca6da731f85b84d940'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/two_stage.sm_80.cu', '058a380448565f3e87ba37a1817589fdb7fb26a5b1d681ccfc1c7c3f2bf8df32'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp2/two_stage.sm_90.cu', 'dae91eadbaf32aa78d47f987ba502f215830dc209572ca820caa930a798aed38'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1095,8 +1095,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/one_stage.sm_80.cu', 'bd33689ed776ca2d943212abd18989de9715fec070eecfa9240fcd94d6069b73'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/one_stage.sm_90.cu', '573f9aa59a5346a9b3f81ec655c66968d92cfb66d5120711e548a36ca710e19e'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/one_stage.sm_80.cu', '01ff5fd08e633dd890bc7af453172997641475c8c9dc2efd36f579da044dba2a'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/one_stage.sm_90.cu', '1900f3c92b08ccb5eefe3f758626fa88e776b7ed54734f36e72b1bc1dac2a832'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1118,8 +1118,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '952b2916ebe9879a46c33338dd226ac91131395ffbb1d6b5f49c887872932cb2'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '4d20d7c0cdc7b720115a67aa7c4493cd26ce8918d26eaa9f4294826c760b1134'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '57d52f661a38d139a09a2514789c64cafff85441faef71d519882bcce6f29e56'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', 'c29475dc89d6398a5671baf81c6f16588950d983a64746e7a557bec6963ea944'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1141,8 +1141,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_narrow.sm_80.cu', '4da702e21dd8894c3e57516d26b19f39912b94f229510eaf274233be71719d2b'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_narrow.sm_90.cu', 'a4ff524f6e4a2a9b5bd64e4b130f0fbea83f4f8336e5d85ff77471faa34590cc'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_narrow.sm_80.cu', '933c157c04e6a1e69a2e66e2deb74c7abf1b3fcf13e7cc903d63b20914216952'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/tagged_narrow.sm_90.cu', 'c39aac863cd8da8af05505d863a10297166452e3b5154398d08d0fb27a8ecb6c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1164,8 +1164,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/two_stage.sm_80.cu', '0e73e498656a633e68d789c25599312194c41cb42534e8fff0a643b49f6413cd'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '86a13870991f71ebec9102b540284f9a81cf6954291ea2780800d50b0c742532'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/two_stage.sm_80.cu', '950d85e68974d1b88bff087153f6a301b33888dfa781e4220307dfd1273b4557'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp4/two_stage.sm_90.cu', 'd62d5611e4d5db59c8d993d7249c41afe5aaaec5796900aa4d6336b200bb514c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1202,8 +1202,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '8ec4cb3ebd9ff2383f1e3d9e154002fbc24fa7c3d7f5c933810aae3eb7f0ad4e'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/one_stage.sm_90.cu', '3cf716a39655cea3db4db9de713a7d70d503e4428280d84ecee1c1159a069d47'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '0b2653c10eb790ccbd765e4ab61492e4ed91a4a54b3394c96e68a68f41fc50f4'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/one_stage.sm_90.cu', '2ce7f76a89a71d7682bf89926e9f7f85a9328aba7cc097c670bce74baf041aaf'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1225,8 +1225,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '93507b4bf29224af9ae1b5cdcf17543db249d74033edd24614092e45abede579'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '0500a111e65b431561dfc2c451a3a4e3b9e592e609237e7c8524dc09271d8958'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '138368aaf23d55145db7fc4a726d5033803fab4a7db599506ff5ce03fa2eaf7a'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '610363d00410672672b8d6e71af73eb5524a59207ed2d47f4af80b49e0e66ede'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1248,8 +1248,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_narrow.sm_80.cu', '3f6d2f958624245780405dc0879a32c45dc1319bb8dce66bf20b80daf36fc6fd'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_narrow.sm_90.cu', '9713c86f208d8861a45a084aee8c40547c899790121477e21509dad392d917a2'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_narrow.sm_80.cu', 'c00b449f24d43c992ea44bb69b46f2f174e165c803a4508bbb48e16f4e2891ad'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/tagged_narrow.sm_90.cu', 'f5a4849938c53c5338c974f4d27e3a360c34be5c2f42f5a24cd28a018992349a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1271,8 +1271,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/two_stage.sm_80.cu', '74d9d117588b59579c26b9280541fd5388969db86f6ac0b1f24f3ab2de883d09'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/two_stage.sm_90.cu', '9e5e759d01483b6cfd13c87ae665be8480666746cef13041c6cb3b4f9ae6df74'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/two_stage.sm_80.cu', '0f7dbf1cdd61d1a93a1f51167474f3b51a14551736a0464252c7935c586a1943'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp16-w7168-b4to29360128-tp8/two_stage.sm_90.cu', '27f9b3d7791b2f681f93f0d27cfea76b0783262bd1f9dfd60fa48b85df7b09fd'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1309,8 +1309,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/one_stage.sm_80.cu', '6a4095a509db0ae6046f36324d60a179e515eae0c27dae1eb8cffa8a6cefe336'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/one_stage.sm_90.cu', '70e9f737de4664a7e9668cf5102dbeb53f4cb67f3170f210d80cfe610509a761'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/one_stage.sm_80.cu', 'aa3878c1d0d2c1586b3d84628a12ba5d30a065cbb4b420dcb4715d1f04a52fed'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/one_stage.sm_90.cu', '440c03bfcdbf4a7a9f8111f3953901621591e983d9fe215f824aeda6a21a333b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1332,8 +1332,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', '0320be9543586fe1b6d057a41d7e6a538a7072dc74e9c3603c7529ed5655f8ea'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', '1900960e11d4bd9bfe5157f50a21acc915aeab62164006b657d2b1825bf0cf87'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', '6ddb7fcbad9ef6dd69ff9b71aaf674eaa0960aa38c383139c20d18375bca1445'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', '4b40f6f2a72d0e07b52bf40b154f0db33581c3dd5145e8c29695815005b78960'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1355,8 +1355,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_narrow.sm_80.cu', 'e0b6db2af6ed99c71939001fafb5e666399ad3901d8ad365117e2f50a61e1025'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_narrow.sm_90.cu', '41a91d4e4ad4c8e7764aaeb5cd0f46b22015d6bd03000690ea73464f2938dc37'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_narrow.sm_80.cu', '369b9bb794c82357e5c57aacbd8ce1d1885f1dd7b8ecfe0d231f1a9502968881'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/tagged_narrow.sm_90.cu', '3101b278798617642296ec7c4cb73199f8e651ca27769a7ea358135bcf8317b2'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1378,8 +1378,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/two_stage.sm_80.cu', 'a1eb798b77f4ec12f6a89be17689d965d35d3cc33ae9909952e3ac333d82e7cb'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/two_stage.sm_90.cu', '49eeddd8f6cc4219029f544f7260ab6c600bf0ce2c98b96c56e2a26c68488a8c'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/two_stage.sm_80.cu', '1f5990c43749bbe417c3dcc7f15add109d5c79c36599ff623eea6fe078c08301'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp2/two_stage.sm_90.cu', '8f5718b596401fad9d6244171419c79e3d43ae71d886d022dd540887cbf83b11'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1417,8 +1417,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/one_stage.sm_80.cu', 'f982ba2ac84a5596e7a22ea95389ea6509782e6636c33268c3337f74985e8e8b'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/one_stage.sm_90.cu', '9a1692ef262323bc7891e71e95bee32a3e8d2947b265f583c803f290f13bf8da'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/one_stage.sm_80.cu', 'f14a26b369a823deac90ddd787fb825d13ad3eb354eb6561a9f02f6cf33ff669'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/one_stage.sm_90.cu', '1238d46c1a0bf9f9e631d4f9481d23f1a9a678dcaacec72b32275a428bafa2ca'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1440,8 +1440,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '1953dc14a5cd435c43312b4e5b5b3412b25317a80205d564ff99ef03b5a76685'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '8ec3b73639df45eaf965f896135f087afefca64b857e8d10560b4f429aa84be8'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '087d50dad565c675d842ae8ab651ad2d5d8afbb86d62ce3d0b70fa69855ec408'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '9ca1e2e5f2b29eedec48d9c19fd81372adc391c037ffbde92ddc6fae0276146a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1463,8 +1463,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_narrow.sm_80.cu', 'ace378fc00369bcd40f226fe3294a671b08c0c54dcce5109d46af496899a40d1'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_narrow.sm_90.cu', '0e13fbde3fe54377b9756c8b74463657cddb505734c05c6aa7e5bbea18ae2614'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_narrow.sm_80.cu', '0b8d242600c6320793527d0add734867e56f7eb0df98c8371373a0289a5a0906'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/tagged_narrow.sm_90.cu', 'e3b1889366bc20ea4c6cb6c2b26aa6734e083a01bc42ff7922ac136d2272e0ba'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1486,8 +1486,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/two_stage.sm_80.cu', 'ca86ff25f02065ccbf49be7ae6cfb9c7648f401dac6c5b51c6d8c842d3acdad8'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '93b72bd1a4bcfe484977b7fae26a16c2aca66278f8f63cacb6efb515fd5ac045'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/two_stage.sm_80.cu', 'e40281bb08cc18c8ebb99a582d54d6ec9eca9a0d9bd4c92513683358bdcf8d56'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '30d6f73f2c126f40358da5b7b63803539c7670d57a05eaf326bb4d73c3c94c96'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1524,8 +1524,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '1ee7bf4f92785495fc7c3475d0a0ac12ad4e6585bdfb908713a0be76337788b9'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/one_stage.sm_90.cu', 'e7f9f9ea9c3ec5b484c1496fcec041ad726f903846602260027d870f54063e70'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/one_stage.sm_80.cu', 'cdc79155a53b769cba965d6043c089c218468a13baad5ad3d17da6a1c336c675'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/one_stage.sm_90.cu', 'b40bacbdf546ff65b61f6df7b6d59fde67342e3b5db40a6f48e195535a8a0504'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1547,8 +1547,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '8cb48710a2d4bec6ab4cb204533c1af5b018d34a96b528cd805c8467d9dffb7d'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '7b6508ee388d5f59fef88707e861b63b21e82c1cf2a8c1a22143da3c6a97632f'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', 'b84908b7b3d56f51ee4ab99bf8dc4e44415cf3139f160952be855390942eed06'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '5a5dd08e04777e66da05225310e51935c7a4be259a894e11d529a1b0014be167'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1570,8 +1570,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_narrow.sm_80.cu', 'c11f0b13826451bc3ce7db5e6b8c6babb447da413b14e9fd0844eb9b91d5ea34'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_narrow.sm_90.cu', 'cc507f2426afff7587218e78d43594a9f73cd35680c282ffbbdfce3471828003'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_narrow.sm_80.cu', '384e072e3be1e2f8e13085ce6701b41a617af55fe7e79b919bed4013dd2288b4'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/tagged_narrow.sm_90.cu', '7ad45dcc716b942a4357b0828c75b3b06f5ee8aae456bbb1257b001ac5d8b319'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1593,8 +1593,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/two_stage.sm_80.cu', 'c9859949c804c104beff2e4f6d0220b608787442d2360e3059e4f05ae536ffa1'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/two_stage.sm_90.cu', 'be6c3778829ec3b656e5d83fd709445652dabf0a9443e27bf71a92388ae90012'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/two_stage.sm_80.cu', '263d30f873e1ebceff5ae20569e12bc6415540717a8a577a253fc33cbb2d65e3'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/bf16-w7168-b4to29360128-tp8/two_stage.sm_90.cu', 'cfc12411e5b10dafe5d4dd2dc4c6282704cfd7e58d75136cd2e35fddc69b9aa9'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1631,8 +1631,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/one_stage.sm_80.cu', 'dbb94683030070eca08240143f321427de063c9b4b246e802e2b1fd9d6375f5e'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/one_stage.sm_90.cu', '0dec458fe180e4eb11cd758ad962a40b309e7879333c5f5c7eb90bf4c65c2534'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/one_stage.sm_80.cu', '430edb28dead40fb0c9e2bc80958d9cd4eb83ade1862c0698d1debf507f99114'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/one_stage.sm_90.cu', '520230f25b5dd37f3059261f1b479d7c93ab27ce20277129fd3a4edbdadfaeca'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1654,8 +1654,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', '63a0569dcda493f461da614a18390d4351c228e48228306b9c3d401f23e7eed7'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', '26c8db95bbf84927a5cf17ad5549d10ae314636f9d7b5fd18917bd764bf88053'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_words.sm_80.cu', '771e4e2825ccd3d11d4cbf34b992b674cc39374855817516e0455556ee690ee8'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_words.sm_90.cu', '585f7df537ee26f696a3f125c3f1ca13eb2d56520e5fda451b0be99a5cf650ec'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1677,8 +1677,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_narrow.sm_80.cu', 'e30039416e41281062a1775ed1de73bbc5a386b413b28d1283b8f6d3a98c82ef'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_narrow.sm_90.cu', 'e518305b5d80f2156758be43e22f95d6e1330c76ff087f07d4f51332daeb131c'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_narrow.sm_80.cu', 'afc5569df2612752524334b120db258e33f1d21f0b4d3672a03a97295383f39a'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/tagged_narrow.sm_90.cu', '558d6a1535e80d823d854cd99c3bf4ffa63c5841f6ec9cb992463f17a5c25eb4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1700,8 +1700,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/two_stage.sm_80.cu', '409ec0cfc5d0ab1ddbc069224360fe9ea95fc70e61e4152780d5e8b96aef4e0f'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/two_stage.sm_90.cu', 'b47c320841dc8974ab6515929f15c9641aa6ec15738c42e759875d26fb714e19'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/two_stage.sm_80.cu', '6cda55d019f9cbd4758a74b033c08055587570c356fa28eb7aa333e069e45363'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp2/two_stage.sm_90.cu', 'cbd2a0deec7aa6fbb21451383fd955b1feecbf2327ad50c49c349e65f3d45b32'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1739,8 +1739,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/one_stage.sm_80.cu', '0a1f07a0231814178b094d1b40e3743fcac48693015220603adbfa738a6c06b1'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/one_stage.sm_90.cu', 'f2f31e6bf492b21306ddbadb8e340981c639090afd4879512dbc82115d9b7f12'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/one_stage.sm_80.cu', '016d99b66a3b31d47f918eb6feb7c470cb6695c55793a90fb1e6087ed68b103f'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/one_stage.sm_90.cu', 'd8740e00457ebff11b9fd65aae25e4f610438eddd36c38eb47b88d8f422b1eab'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1762,8 +1762,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', '5b30b77c0f978b3163395b87b669865069d9f7f41b30ff864d802b043ac6dcdc'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '7f9b9dd0c8dd5ffa6380e19ed85b794e5c077000a7ad61e27f42ced3b60aff7d'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_words.sm_80.cu', 'c210f6815e574ac0f59f68cbe73d46ad20dfb1711f1341807c73bbdfa5beca16'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_words.sm_90.cu', '6051b7bfa7c1844f930d927f329b49e72b087adcf88970b00d73d47aeac54573'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1785,8 +1785,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_narrow.sm_80.cu', '79829329c3b2af71b3a41520f4926f11e9764505df9c5912fb29173e4103126d'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_narrow.sm_90.cu', '0eb89e8cf22f1f8eb0a0259e471ea1c7aad2e5eb7832c695fd9458b0406b603d'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_narrow.sm_80.cu', '22be793bc757aa55d3330188cd6769139b71e932bc3a137e9aa10c6ef75063e0'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/tagged_narrow.sm_90.cu', '1f79cc805b1d273e54b9121aa7c94f86846c58ba58af35b95735710dd16a0e54'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1808,8 +1808,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/two_stage.sm_80.cu', 'f52deb83a63d5f2da443c802af45cff74f3fbe4f2e52e7f8a0a85fbc890bdfd9'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/two_stage.sm_90.cu', 'b6fa029843edea5424302cdb48948d924db535ea025f74c8fe8638307113547d'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/two_stage.sm_80.cu', '12c92bff161b0a2912edf6ef4b46c9e360b94e1c6dd71ca10a724e9840631903'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp4/two_stage.sm_90.cu', '942090e22e2cd6ee3e4be265a0668109eb74c9ca977c22365c947133534579f5'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1846,8 +1846,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/one_stage.sm_80.cu', '8e5a45f1c3c25b7ec3a070a29f6a08cdc4d40e0577821321c0345206bc2127f4'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/one_stage.sm_90.cu', '5c83c4e217515b653eb53ad33aec62b6b46c1c038d4b0ba573558a070ccc5ea7'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/one_stage.sm_80.cu', 'faca66c3c78999e84181ee10c677ec24b369906fb79ea897c1fb8fb718127a11'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/one_stage.sm_90.cu', '3ffaa2d15452c35d749501eaee52d4b2d47957c741f8526ef295acbbccb3d095'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1869,8 +1869,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '07d33b287088316409095deb64d2b70dea19ae5dd50d364937f3d2a51e03f209'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '3d81d2c4a21ae9eada31a3624d18eca1a64717405b74ddb59cd8e15369b0538c'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_words.sm_80.cu', '6fce292c81a5d7c678a0a98f7c6884abd3a4bcb5aa73fbf49e1c1dd6c1b07fe8'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_words.sm_90.cu', '04fd266636d9225b4fc13077d90eb92bcf4e9dc1e7026eb54bc6eaac8234c478'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1892,8 +1892,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_narrow.sm_80.cu', '04a1eb226630205a0615536b90bc9835f17febb473d4cfa7ab665680f54bd487'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_narrow.sm_90.cu', '21294825351c6229dbac63b624fcd3acdba133c8e1fbd5ebc4d6854863274076'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_narrow.sm_80.cu', 'b640df33b335d4bba8333a986f61763ea900e12204510d1d8c13f0d104213a2b'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/tagged_narrow.sm_90.cu', '82946727a40e23fad5d05eaf6525f5b6745d6cb1da7e3691527bcae6a61b2b7b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1915,8 +1915,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/two_stage.sm_80.cu', '3fd4c3916d4d251e97fe201c1b3e51be34d60d2f1d0162c6d8f9a7c2df20aab4'),
-                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/two_stage.sm_90.cu', 'be1f0e7672d2e6191b7919ca7e00b20fdd0773eddf61819b522ed69cefbcd40c'),
+                        'sm_80': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/two_stage.sm_80.cu', 'e22a34eb56f23d65b6aa93f8377dd7b53c308edc6ca7d4ccd7d4be8573e757c2'),
+                        'sm_90': Build('all_reduce/all_reduce_7168/fp32-w7168-b4to29360128-tp8/two_stage.sm_90.cu', 'a9a13abd77e887ae75e571c4a85b3776672e79c341d18ac8b569a6ca87e909fd'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1953,10 +1953,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_70.cu', 'a46e1c98df7e2758b0a30be40cb56f454a67d174bb5bd98ed42f2e7a47c3704e'),
-                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_75.cu', 'b62aa0291154e4f63f505d6a79f6fba832d07b557bdb797d31e355aa7686a449'),
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_80.cu', 'd68b95351e7b2eb0835bfd2d6e7199d3cddeb0578676d681239cb24cc1aed1a8'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_90.cu', 'f15b5e7339812310dddaeb06501dd3fff367a3ae19ff3f03da3bc8f2d4c0095c'),
+                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_70.cu', 'b8d6aab5aa4ed58cbc6bdc9a3578c2ba8a07f117f444e97950bc43c7ada6e378'),
+                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_75.cu', 'bdd2886dc3bf4a49f1ecda7b3af26ccecb63882242df19411dd254ff9faf6935'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_80.cu', '4054de127866911b720b1525a8226ba9f541394f006a68f02cf423870cacb437'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_90.cu', 'e5e07019ea11c7d181597b24d68fdbba89089f022e77ca7856fb35a3b0a3a07f'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -1983,10 +1983,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_70.cu', 'a363ba0a46fb0d45039abe5fed911729f299d4d2d96cfc46bccdd2cde1fb71e3'),
-                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_75.cu', 'd94068e0283231ecd838b836ae4aeb9c05cf2d312985078f3de32c8b9f156acb'),
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_80.cu', 'a6f4c21b36092031ea94b7d090d840d200fa50379b11b5c38a2f029173449288'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90.cu', '619a71378a8470fd8754872344d9e27219ec72d35ee9d0516baffb0e15e647c6'),
+                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_70.cu', '4c74d6e93f783279d656420a2365c9495d456bd703f3d0356429059b44998969'),
+                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_75.cu', 'b3d977006a160545a13dc6c4cde5cd8f4bdf0a40f573b5192e7fd767b2d56691'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_80.cu', '5b277a70bc2247af7b08a12616c67361df35a7a310fbef4508faf3bcb3261c08'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90.cu', '09afa49f33589543034f809e1fda14973a81e9d70de0558f778a2fd52eeba8a9'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -2042,8 +2042,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_80.cu', '690bd458c00f8bb6579c761ac0156fffa0f5527dac5d58dc8b641044f5106626'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_90.cu', 'bf03121357cbf2f666ed386107660c35712175eb9e77336107533f08a8b0319d'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_80.cu', '39da0392a553a3566b3a809c7a488709a963d3b62fe6a3313799b2908fa82d19'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_90.cu', 'd4a3f8533d2560b70b07579bc3edf017a51e863ad5044469f6f177786860ebc0'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -2070,8 +2070,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_80.cu', '35ee99c7d73c16b9752abc221106837fd6dbbb5c02e0da8c23a4dacd9b7994da'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_90.cu', '0c76384b8546962237d8472cc332252d3230945278bcaf430224b0123a9fe277'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_80.cu', 'c61982e101dea0042986f0cbf7089099a4fb0a1285205c5cd6f9fb95d6cff057'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_90.cu', 'c5f54d2928d4f89acadffa493b8444ca26f78ec8567c04fc5f1e7b7b169ee605'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_128', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -2103,8 +2103,8 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_80.cu', '67aafae9f80e35e1a717008b6347907dd768fa06c2b81e4f066a3a39878dec7d'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_90.cu', '309fdaf6cb6375c13e03ac134b816c1c1deb6d309b2ef4a79afcd0e094d19a15'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_80.cu', '3449cdeaa833e8fa15d6119c7217640ddc99374ea591c0415ba399a32f1b0ddb'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_90.cu', '2cd18f42a986fa6b1425207d432da5283636725e452893d1b7201976cdeb26b4'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -2138,8 +2138,8 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_80.cu', 'f5a2b7d3c10069b9888905dc53a7a102e9bf51dccf34963488ee8be503227f6d'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_90.cu', '99807022e8b55958188ffa776afaab25424c21699dfc9d99e87ec12e39d0d197'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_80.cu', '2f65977506cdc656875cdefcd74f509d8a143b3ff3e272cd24a5bff6ccca8211'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_90.cu', '6ac930d9d1a98e3271aeccb6903d2e594874f9a861b9691ec8924b73b161647b'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -2200,7 +2200,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to1023-tp2/serial_sm.sm_90.cu', '70f53ccfd1c0d6f117b324d8a3e7564dd700b5fa066b5534c5f8203320c47691'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1to1023-tp2/serial_sm.sm_90.cu', '2d830e6e4746a0bccada02c9acbe31e34096023c3a025425c88cbce74e49088a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2267,7 +2267,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1024to2047-tp2/serial_sm.sm_90.cu', 'eb637968633f29352ec5a25f2cf6f541504691ffb86c3e43908e56b02e21eb06'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m1024to2047-tp2/serial_sm.sm_90.cu', '15eb4bc1405f211430208688159a3788a3f97e2bf92fccafed19f7917738350b'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2334,7 +2334,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial_sm.sm_90.cu', 'e94779e441fc00c5513369a252c4d9ef70b5ae5602a434e86dc16e2eeb28eeda'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial_sm.sm_90.cu', '6fc6960b8e7dd63fabb0e36e7854494b294a3d2f00f7e4f49c346f5dde14c6b2'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2371,7 +2371,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_4.sm_90.cu', '25b9cb9ddc6094c61e5dd3e91445ece04b7fefad779bffb86cad2d179f1b522c'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_4.sm_90.cu', '435f9b2b547f4f0624d8bbd9003afb40334af0f47db02d9cbe1a2b514cc3a333'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2391,7 +2391,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8.sm_90.cu', '4a3c03aefae78aff88e7622d38718238704b82b363e18b20484d8e77187b716b'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8.sm_90.cu', '7ab73b33e7488af988bab1b453fb253582ba5bf502cbc2211195189f95d2896b'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2411,7 +2411,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_16.sm_90.cu', '049b6d3e0c090356025728db9cd2965c4a9c213a277111f99fb9935bcda38eb9'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_16.sm_90.cu', 'dfa5dfd5f0b70dde5358d99cd19df325c50a5488e71be7d0ff6754269c1e6c28'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2431,7 +2431,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8_tail.sm_90.cu', '68aca8a6cfcc30789144cc3cbd9e1414c466d4c2a3dbc4ebf2f341a30a450ab9'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8_tail.sm_90.cu', '132bfecdd023f1081da843e62cbfc2827203e711a5d778f9afaf06020d71fa73'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2451,7 +2451,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_12_tail.sm_90.cu', 'af60534fc0b9051732a889c3a1a1c6917180bff47f28a5962adf8fc31912fbfc'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_12_tail.sm_90.cu', '72b5fce6dfb5819dd0fa2da1c0db89f0ce9248755453bdda607325334220a0d0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2471,7 +2471,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_4.sm_90.cu', '9bbff2bf5c7e35780430e126a4ce2d5d738146b90dd10e5df5cf9810b3cc9e0c'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_4.sm_90.cu', 'e421a50f571653cfa89a16afb1a3be18eff1414d97b144df8cb1a9ee7ce912c5'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2493,7 +2493,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_tail.sm_90.cu', 'ce4a0603d19ca47d4b2652a8915c29312265a6e3dca0628edc32b920e30392b2'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_tail.sm_90.cu', 'd13032fbb04d0b6eab11497de3f21f76f0a5487278d611af343c18aab5e1a867'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2515,7 +2515,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_free.sm_90.cu', 'bd76563c434493ee6c6304eccaf05495e81fc2fc2e6da87d06d6f93de877b724'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_free.sm_90.cu', 'b73c65fd76f8ce379b76e41c6a11913d4e9bd5e2618bbdb6e13c0fe478acd966'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2537,7 +2537,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_between.sm_90.cu', '8ace4768a2ca94aa3a008bf6b71d9258391e9aa2494227edc8e1c96463ca0f73'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_between.sm_90.cu', '93f446710c3ed115589ee34fc974cab43df818e042f6f7d7b588589d5364eb88'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2696,7 +2696,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/serial_sm.sm_90.cu', 'fc1e8d81ae5663acafaac0345ff09772dc118888a7abdb48135f85505b55415f'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/serial_sm.sm_90.cu', 'cc2db1ce6e2f2c7324c8c18e291300ba17c7bd0126d409e3f23c871e1b9e176c'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2733,7 +2733,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_4.sm_90.cu', '5c7a49bd117bd3c13da715f2b7734431a018429f7d6a7a1b9f211a34968442da'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_4.sm_90.cu', '253070bcba6255d509325922306a605f36d0d5cebe2501531d7a9a9ac427ad82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2753,7 +2753,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8.sm_90.cu', '96cfe236a7b42bec9f2da2c75202f35e63369ddd9c7ff8ac81e6c440b93f8a10'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8.sm_90.cu', '882b08b6eb0fc055f803617d7e843dc0b1ec36fc3991dd375784babc506112ab'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2773,7 +2773,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_16.sm_90.cu', 'bb6406e1ca4e9399a9375e4eafc24a4fa96c106844d49b0cc5b9ffd67f0861de'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_16.sm_90.cu', '7addd04335b5998b8ce82392f08f85d4536ceeecb484e0e27119fbbca75a146f'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2793,7 +2793,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8_tail.sm_90.cu', '8e7bb023ef9d3d722db2e543b431f6ee3a687f85c382d4e50cb8b3887a72d540'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8_tail.sm_90.cu', '732fbf0ac421f8df492284862ac45d9fa901f33936cbf48d6e0bb3559b0e443f'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2813,7 +2813,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_12_tail.sm_90.cu', '76a199cad0a3cfc1347f00b796432c853c37d38eb65c958d2a5e19c45cde2549'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_12_tail.sm_90.cu', '98a203c9d37b4a251d1f50fa07e0813e88cb54ea69f5e048b9f368db8164e96b'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2833,7 +2833,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_4.sm_90.cu', '9100b74b17a72c3f2ce56698301302dd9ef9e51e79cbe5bd1c14ec6ed4f5eb13'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_4.sm_90.cu', '7c6b4b2f9f0bc1a751be150e7f52a8a8b9b8bd1c49dc0f28d60a7ad3caf59d2b'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2855,7 +2855,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_tail.sm_90.cu', 'df0343722d7e9081b3768dc663e6e33b1e5ba123a73e061154533a9d66966def'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_tail.sm_90.cu', '19e1487ba2c27d7ae6044b3f6f325407d36d04ada7fd99284eff5ceb3500f715'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2877,7 +2877,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_free.sm_90.cu', '70ad36365253a8656dd52ce92960ebe7104cabd06839b7c9f08f0deb1fc01c08'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_free.sm_90.cu', '010f3a180b2ea2e8c2fd69af618486237e1ca9c7c98fccb019821f02b68cb19d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2899,7 +2899,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_between.sm_90.cu', '32dc574bea3a60b9367ad9bdd7055ad8f33aff3043d2284447e94cb55e4efb79'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_between.sm_90.cu', '421b9d745ae9c6589e0e8cd7e20e2c9c4a11798b4a2621587a5ca8f7a37c79e2'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3058,7 +3058,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/serial_sm.sm_90.cu', '94a75afd2f603e225e73f94e72e03ec6a945921986dd92d3d3fe492997137f97'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/serial_sm.sm_90.cu', 'fdb2fa86de34e7c38dffb63e580f4cab11807b6b47063bd5e47301f43b965b7f'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3095,7 +3095,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_4.sm_90.cu', '697f12203ab93ffbe17f40d1b659acdac9e0bbc0eb55bf8a1e100df78ed8d7ea'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_4.sm_90.cu', '124eccde833fe9a721297e8a0355a71090974c829bf1fba5ab5d3784d5cf7fc1'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3115,7 +3115,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8.sm_90.cu', 'd476fbf738b28212cd941ed1cdb5a67ea03b3a1b52a16413751d6e593a2bbc6e'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8.sm_90.cu', 'b4837567bc7936401345d52b808383ade6ae3a7ce719ce38b1eaebdc84540582'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3135,7 +3135,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_16.sm_90.cu', '00f5a9d35316a94def2f8f236a1edae5b5aabb3d24b16bce9a67362c4980402c'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_16.sm_90.cu', 'a13614d922e15440ecd9b151c55cee29e3735df721630763bd3b66e31a778d4c'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3155,7 +3155,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8_tail.sm_90.cu', '50c57d58b1dadcb8fb30e3e93f376458c4ba3990998eae2de2a292dd2b0e6185'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8_tail.sm_90.cu', '2f3974eed77e368999f48969cff21c61b4e57109248cbdf3ce7accbc093736c3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3175,7 +3175,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_12_tail.sm_90.cu', 'd504a587735567db5d6319cfa85fa2dfbb5d732e28a27b602bd16d2954c3616a'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_12_tail.sm_90.cu', 'a3b48a1a721ed5afb7323e04e261c05f8e99d7a35a56b96c7491c7b1694c6862'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3195,7 +3195,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_4.sm_90.cu', '8a389e0440664a36a8a1665da76098048fcb18a333bc1c7d4b6ea4089daf9ad7'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_4.sm_90.cu', '7d652e7032ed02a4c1a02706a904bbd6f866ed9f582ff1e7182bc161e6cffcd8'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3217,7 +3217,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_tail.sm_90.cu', 'ccef25d78ac512e9df9201a26c5d2c0c42c609c7cc8c516b4d4da1498dcca8fb'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_tail.sm_90.cu', '0a516747d622136e93b071d5350e6d41de28c7f758419043853fe6b07b32b44b'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3239,7 +3239,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_free.sm_90.cu', '2e7dcb6229b0aefc1a4d9c585e5742a6de32eb1338b27185a8005d3e05fe0fc1'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_free.sm_90.cu', 'cc68ea79085a09b3b6420a8098a0b5b2dbb57a1c4672bebe5333635c4b158ec8'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3261,7 +3261,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_between.sm_90.cu', '4e6fc56f8f0fe82fb5829717bda289e92e4d087d146205b4b0a8ba205b5c0d2b'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_between.sm_90.cu', 'b8ff8d8ac8ac71b61e1748ecbd7d51a67462eb79170f5ffd7fbdb0bb0c68f46a'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3420,7 +3420,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to1023-tp2/serial_sm.sm_90.cu', '3d23fa91be5cd4af77134e3226a8a4b4c2d7889f6aab39d78d8bfe0396554cb1'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1to1023-tp2/serial_sm.sm_90.cu', 'd7fb20ed885582029a459c1b3188c80c2146a9b7994e1dbca5fc26a1b655fe45'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3487,7 +3487,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1024to2047-tp2/serial_sm.sm_90.cu', '95bfa2b088c5af1d1a101e288ed65e2d6dd2fc3ed620b698b36cc6fa3dc32481'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m1024to2047-tp2/serial_sm.sm_90.cu', 'a6e71a1429a3d21bd04930bf51fa6323853793c6c4427e86b1d854c6085a6c43'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3554,7 +3554,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial_sm.sm_90.cu', 'f36fbaca24936676d326caf4045b0eb8baacefeae7c5bf7991fb6b59c746ba4a'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial_sm.sm_90.cu', '6444c76fc47d3a0b00d4385dc68c988e04e054ffddcd112d9fdc6dd1cd6cdad4'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3591,7 +3591,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_4.sm_90.cu', '0b238f06cf305b393fb3b8822e8c270a13fdc25bf86fcd989c82895defb9e022'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_4.sm_90.cu', 'e9f1f9a5be36de42a7660ff84cbd6c5256f0e6dc9f660b05f832d9981bc21a41'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3611,7 +3611,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8.sm_90.cu', '334c3364d917c23422ca3116724a2433c2dc5481d83c273aa7c693c73632c41f'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8.sm_90.cu', '4a9d85da5b0b37d63d74bbe44c5c113cddcffce7affbb5a4f1266cc6af7df826'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3631,7 +3631,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_16.sm_90.cu', 'f2466781b71fcf8a10594e2328c24b240ace872f7198c754b67700b201128c60'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_16.sm_90.cu', '1da8c0c03e3080b261deb157094558f42c820ac093ef00a2a7a6330cad48890b'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3651,7 +3651,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8_tail.sm_90.cu', '04b21269550c2f3494473ddc4a4c8f19705c4b15c6d0bafc0472f67cd3ca4b9f'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8_tail.sm_90.cu', '897d95dc0af37681d21991f6e325aa5c792aef74a908cf591fb6ecbcb96eedf4'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3671,7 +3671,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_12_tail.sm_90.cu', '652364c3859d7ee3d4c27421f58bd6e9cde5527953bd6b1b7c5e43457ed7dc22'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_12_tail.sm_90.cu', '9c62d0c3c7317323fd9bfe374e39bc917dc9f197eb5dd5f505293a93a5d5d993'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3691,7 +3691,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_4.sm_90.cu', 'fcbfa399d0ba5276b020e05d3c3281ec2800ef22bfa8500a3c0ba0564d1eda96'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_4.sm_90.cu', '13da008baa1a5ddb0f568f3a15b9ed7a991a530c6e5df730a7b4f6b91b705015'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3713,7 +3713,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_tail.sm_90.cu', 'e49c41ac5cce6732a037c27514c973a9be089356585ed15bbcb28182028459ca'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_tail.sm_90.cu', 'e55363d96574e5263856fb35ed4adeae9a543b7642fcbd9d420a3c50ebff8beb'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3735,7 +3735,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_free.sm_90.cu', '88db2f09735e4cc2d1e2a4f944078630e31f71dd51ac168b59289bed53665807'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_free.sm_90.cu', 'da7f70f02be4aff6ce3abfa2cc0b2a5513852c9fcd4fcc1324be169ed1465ef2'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3757,7 +3757,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_between.sm_90.cu', 'b8bfe5abbcb815400aa1361d5145efe47fddb87625f8c16df25a7142fdc687ae'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_between.sm_90.cu', '193679142741ac892df203267145733103eef7615ea2ddb6545bf7b319784ece'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3916,7 +3916,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/serial_sm.sm_90.cu', 'a9e570f7b2c111d56dc08d422b79ed32311f5d2cdedac4db5ab8753fc4f2d8ee'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/serial_sm.sm_90.cu', '758a5d57733e27e0b54be46afa6ca9e13c83b95b6925dacdd4c9f5cd2129f72f'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3953,7 +3953,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_4.sm_90.cu', '19f47c57a1be62e35de5801c09417622851434e7952a44145cc4fee263832cf7'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_4.sm_90.cu', 'bab5006ffe629327005ac05196580c406db4a05f9fcfe7716c36c45eae65f3eb'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3973,7 +3973,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8.sm_90.cu', 'a7d3aff97efd4f80e4bdc245ce30405415cd0f01d97927a0017a19e3a8d09da2'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8.sm_90.cu', '500b223e44980cc395bda7478948122c0510e21aefa4d35d135af74d5f3fe2be'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3993,7 +3993,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_16.sm_90.cu', 'ed8bd039dadb569a4cfe2718ce40629402883cf472eb4f63a6a7f19d19209c2c'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_16.sm_90.cu', 'd97fa0e6255795e20f9b4b0d161945ab421967cc6583bff66ae8cdb3e2fd5dff'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4013,7 +4013,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8_tail.sm_90.cu', 'dc2ac7891afaa5b233b16de23068be7e7ef66c2183474566c4cfe5e654f44357'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8_tail.sm_90.cu', '8d61d2ab4632a0d8fab9f3765b37027e5f93000066ee5dd44076387fa811c554'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4033,7 +4033,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_12_tail.sm_90.cu', '01d9bb0ed7c82b68308a9b9b7aece6aa36c918517099e04180246b8f4c7b6f01'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_12_tail.sm_90.cu', 'ae01aa4c8c643ff3d8f95749ed1c73adbe01584cdbae1e5a7c84ff765341f7cf'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4053,7 +4053,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_4.sm_90.cu', 'b21de619088ce174e900e1d80c0cc9284503c287ec65d4fee561be1ada1d5bbb'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_4.sm_90.cu', '67db0883a5d91bec74c19aa0d7167a1b25372ac7bfcf931754d0bbd1cbc7ea6e'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4075,7 +4075,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_tail.sm_90.cu', 'af33075c6f2954259d7dbd674804121bc28a5511bf4f4a4b4a16657527b92695'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_tail.sm_90.cu', '0a9522c346a627cd855dbf443c3e2e923e73938defcadd0207936895a78cec54'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4097,7 +4097,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_free.sm_90.cu', '6daf0690355dd737c09d1027cd443f2a7e2d344b9f277cd6e76e377ea4f23f2f'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_free.sm_90.cu', 'e58edb9ef403ae1c73fc3055cc5df65335bdb261f19fe311901cd93305aa1859'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4119,7 +4119,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_between.sm_90.cu', 'a64301fea7ec6dcd46b6deb5095bd1701aec3b0a2388b3c2aa846aef485ed256'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_between.sm_90.cu', '2563576aa75aea6b61fb9531bba0945fea84435e5fa5adda34602d2db143a620'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4278,7 +4278,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/serial_sm.sm_90.cu', '3a9ec5923ef10cb3c0f2571deb3e68e170993832a4932382ac31dcc08cdbcdc2'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/serial_sm.sm_90.cu', '09e053fd5c7966abacaab520efd622e0af22c096665839eecee9f1f85ee1d152'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4315,7 +4315,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_4.sm_90.cu', '31cbe9e54a537324916baab7780d763d9b58882c2f53cad8b85be8f98221f496'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_4.sm_90.cu', '6fe5081005a4161fcdd797dea55babbc6fd30367c6f2258f474dae47f163ecd9'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4335,7 +4335,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8.sm_90.cu', '0de6a347bf74d31c057e376da9c05c81a02ceed8d36638ed6f14910a4cdb6cbe'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8.sm_90.cu', '96d31ef630a2d149bcb07b2df721406b441e20d3e16bec4ed72dcf35463291ee'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4355,7 +4355,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_16.sm_90.cu', '67687a22040b951f59a19e3ed6794977350f481dbf5457940b9b48698ab4e610'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_16.sm_90.cu', '22b785d84a1494ff28778a76cf2ac416d4dcb8fb6de082285efad8d2491b6f4b'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4375,7 +4375,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8_tail.sm_90.cu', '8ea14138317675a2852aa4556e37f2d3f81cc5adc017f02320cdc57355b19184'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8_tail.sm_90.cu', '7014c869447df89bc4b8f21ebf3e5b12235e9dc82c840a4dae09f40e22bb2288'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4395,7 +4395,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_12_tail.sm_90.cu', 'a543c62160e0914079f39be072deee6f26704401155dd02b6765cc099b39b114'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_12_tail.sm_90.cu', '4a8f24c0fac8384cc8940c21a408bb34de4165bd7cf204328ddf3d5ea6503822'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4415,7 +4415,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_4.sm_90.cu', '6aa0f6b5b277b1f50071298230ca7f2665c21fb37f05735d28a39384454c4fe6'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_4.sm_90.cu', 'e86ecf1001d7682a169bd474b4b0e3764ac83d41e336fc5fdb3a00fd36480886'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4437,7 +4437,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_tail.sm_90.cu', '8b09367df880088f48dd787687499100a5ecaee90f9e2ec2ae6e62dbe1be1b25'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_tail.sm_90.cu', '4609745cd025285cff6474da102c7792051ba93099142d9f7ad67e64b509825e'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4459,7 +4459,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_free.sm_90.cu', '7745bb814f3cd27f629c4b7e58b82d6ca1a57dd54998caa2b6fee7a68347b4ed'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_free.sm_90.cu', 'c4931c040d0c7a91cb3e36f96ff48d2fb17de72c22381e0ad33c01a48e007639'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4481,7 +4481,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_between.sm_90.cu', '45a8f0103f3b3992437c0ccb62a03f160d89236e1c60fe545c2b1f0e0a88f562'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_between.sm_90.cu', '75bbacf244bc4b16695c7b74f05c80d47ce47f7b84f9f09fe81ad10cdfa473ac'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4640,7 +4640,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to1023-tp2/serial_sm.sm_90.cu', '29a2a32a8604875f39f4e9e3d9d39c1860691b173ca2f6a2e87095636ca5afeb'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1to1023-tp2/serial_sm.sm_90.cu', '8fb212d9c1ef234552364b9f3b6c01676b86c1b4378f084d63dd335d945e8e75'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4707,7 +4707,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1024to2047-tp2/serial_sm.sm_90.cu', '2c22080ea37b5f262d75be3bc5d3a57d1dd623a95e2b68e0ce649607955cc396'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m1024to2047-tp2/serial_sm.sm_90.cu', '5e003a9b8155aa289a9993ffabb266c7f3bbda36781857229463bdf8fc2ef232'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4774,7 +4774,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial_sm.sm_90.cu', '8ec05cf676fe2ea8f5ed4b4d91a520265ec5109bca77b679c50bccf731d67902'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial_sm.sm_90.cu', '0dc0fbfc273b1f6d5c04e86d186742a76c1a99e2cd3f1bcd34c935c523e58312'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4811,7 +4811,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_4.sm_90.cu', '571f2f97cd407b0fe8605652aa33ed858c633057df003c76c348d17634c88df8'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_4.sm_90.cu', '2c0026637d7fb334371dfbb777e8774beb8137584b76113b2749b35fcba9f19d'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4831,7 +4831,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8.sm_90.cu', '248b8edf197df20cbce0708f86f5e91cb557c77fc2501b069af0c002fc0ed0b9'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8.sm_90.cu', '8cb63b66183387916a1afc7dac87783815861dcae3263b14a3b821e587b8fdc4'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4851,7 +4851,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_16.sm_90.cu', '7b09f7ec30266a17efc10375397c679636b64129e4b57652b1bcd3a63622fc96'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_16.sm_90.cu', 'd0f8671d7e16134c692589de8429ec1ccd88775ca6eeb9dd47605f0fc057eb11'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4871,7 +4871,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8_tail.sm_90.cu', 'ded54a7cd7938df83264e0a5bd0a3e0e2b7652b1eaea659b47b08d1cbb6221c8'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8_tail.sm_90.cu', 'f6803c7aed9e131997f15fb6ea77b77db991d71063536f3e1f3e78ae18e2b28b'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4891,7 +4891,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_12_tail.sm_90.cu', 'dccdcc671ee3284904919c443f4b2c694abe59ed9ce7177f42d899b159d03ff2'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_12_tail.sm_90.cu', '71563d22e6156842de0455c2961220e97f65f2c0cf262144079bfdc1b3e090a9'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4911,7 +4911,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_4.sm_90.cu', '76de895dc62d8a7666e9d43e4ba867401c634e8699e7c5123e5af71bef8e32ef'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_4.sm_90.cu', '9245d25d18eb713e87664c18dcc5c3d3f537f5f5c016d66d3cd0ddd34a1e8640'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4933,7 +4933,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_tail.sm_90.cu', '2e3797eee4173adf51da2b79cd3cdba7347678b17b4e975f7d37340179c07b5a'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_tail.sm_90.cu', 'd4cafab610e8b6934ba74dc2d0c4fc1ae707106924fe8f58c2a22bdb2306c855'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4955,7 +4955,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_free.sm_90.cu', 'b8b3c663fe810bf24d80d80a3f6a1d922cd5fa648503ff2cf09297368cfa05f6'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_free.sm_90.cu', 'cdfa52fa10c884f46e9810581a30a9f76206708d24ead22e0dd7e5659920026b'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4977,7 +4977,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_between.sm_90.cu', '71453445907a9e7ede90cd0c14968014cb65eef041227752e597ed11c95990fa'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_between.sm_90.cu', '84508a408b42e45595b4251ff106a425eed0450184c455d37a57f252a7117d7f'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5136,7 +5136,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/serial_sm.sm_90.cu', 'fbf4cc8443d4cc95c9a0cd47df73d7adf10778f6cc442d12d9594354fe8291bc'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/serial_sm.sm_90.cu', '69804d432e6ddd324fae70f7b01c0a77ad5c8b675084b9c559fe43c1fab2436f'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5173,7 +5173,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_4.sm_90.cu', 'f8f21eb96be45d13c87fb5abf7198c4245e13e1f9ec44e9999d6bd9511481f00'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_4.sm_90.cu', 'f2a6047df4eaa728b1acb6eb5c128251b8885d12d4491c938961bbedc6ec7d4a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5193,7 +5193,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8.sm_90.cu', '46b6bc4d1dc82d514e657217460fb6a9e9f79d92197dbe47cc167391262da6da'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8.sm_90.cu', 'f2902a3cae331738f55304ceb7a958dc3d235687745424d939b6ce85b27b3710'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5213,7 +5213,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_16.sm_90.cu', 'fbea25da68951e9440a311b38316595a2a9c47609f4cf2265dcfffe9b5538e09'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_16.sm_90.cu', 'ea28186c55f83cf014e00f6565463709619bf6bb42976e91573e94bec81edd1f'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5233,7 +5233,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8_tail.sm_90.cu', '58a029680d9b2e22fff649bef3fc42a04a12f1ad845124024ffd7dd015362108'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8_tail.sm_90.cu', '815a16e0c5d2b9d304893a792b156f89482c1dc17aca2b677ae215f6e1ea44b5'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5253,7 +5253,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_12_tail.sm_90.cu', 'adc40f0d82d72097cfd8b97b86d402fd8bcb420b7c773a78b7632a6828076020'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_12_tail.sm_90.cu', '1cb73f2d525629c7bf8b5bf6ee92ba66864797af828e60ba2096b2ba92bb1474'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5273,7 +5273,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_4.sm_90.cu', '9be6aa1a003597819534b61f58494009e3b7ffb9eed182ca2c0c674394bf885c'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_4.sm_90.cu', '81f362fc295eaf6ca41124519f133c1707807b2757d35a374daa94091dca0b49'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5295,7 +5295,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_tail.sm_90.cu', '5c2c298a939e024d1e770e1e3537774c7fe7f653fca43b7fe5a3765d01da5721'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_tail.sm_90.cu', '5c3c60bcdbec3136b4257333405a3930de06eab9b4e8132e101f5cc581ed6f6e'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5317,7 +5317,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_free.sm_90.cu', 'f2e9594108b5d966f367dca190c689187222dd1e461f275a395647ed92d758af'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_free.sm_90.cu', '4469605f28495383237b988d6c76df80cb3ecf20ec844be77701f35e0bceac97'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5339,7 +5339,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_between.sm_90.cu', 'a4e33ab0f5da29a5adeb2f066b98611d36d7c5c48c31fa004cc3ae2a1a9390fc'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_between.sm_90.cu', 'df56f03882e3e6a8c48cd750f3ed95bed78f6fd6faaf77e4c3e1dfc11d3cc25d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5498,7 +5498,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/serial_sm.sm_90.cu', '8ca26deea4ac7d6155adebf113a167d2fe6ecf7c81f2fc92e1664f8a3a6db556'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/serial_sm.sm_90.cu', '5aff804db59d9dead60d1011448c90be634a41674354075b07761721f6619e5d'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5535,7 +5535,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_4.sm_90.cu', '304e09a73dffee31ac07cf1b074eed21737de94dd471596b1a7304a36a6baa62'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_4.sm_90.cu', '25cc4de39aa1f0cfc506fc3224d5b25998f04863bb56436e3747c08e628b7539'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5555,7 +5555,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8.sm_90.cu', '2aa279d932c7934749c2e0bd283dae8645a971b23ec4d44b7e3252f357dc3760'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8.sm_90.cu', '66ff8de070772ef18358a08b48bd4ae599cc3aa138b8da9cca08519c0dbc8d49'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5575,7 +5575,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_16.sm_90.cu', 'fc1050ea0f102468975c4460bf25e9a5a45733942595c16621fe3b52407f099a'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_16.sm_90.cu', 'b9dd5e69d28dec22980d9f2aa1f4bca756ac84f9aaa692c6a1bb1f6a8b6e332c'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5595,7 +5595,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8_tail.sm_90.cu', '58f935b2c17722a469790e072a1b196044b7da8274abca5edc927274660fa266'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8_tail.sm_90.cu', '72ab9024c6d9ea600af5ebde42379e0a9ee6758ad4e9e7baa13d2bfc6b4041fb'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5615,7 +5615,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_12_tail.sm_90.cu', 'cee0805734da6da45de83ffc51b5a9afb45a17498857b5a57be7aeac5b2737e6'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_12_tail.sm_90.cu', '3979d6a4c913748e6e2c7ad0be8e6e7b5125edc9f732605d948f7efaa8a15b71'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5635,7 +5635,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_4.sm_90.cu', '4015c051153d4826478729c7807456e75f3dc700aa1c6939b32fedacbe8f8dc5'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_4.sm_90.cu', 'b9902769e2ae05f5f569d77c3542764c30c3ef1f4d03d39738cda5814b803eda'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5657,7 +5657,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_tail.sm_90.cu', 'c06d010a6dd06a0b6fc196f37d1a7f4ce26a4d9309abdd73c25aee7b8ead04fe'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_tail.sm_90.cu', '46b27c222966598e47ffeb73e9afbb5c97d561a6b6c16322f4fb022771519ff8'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5679,7 +5679,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_free.sm_90.cu', '32acaca0b16ef95dbca2815e1d6cbd53e99dc7efaba3d1e16eb9f45006f2e7de'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_free.sm_90.cu', 'b0729f4d7a02c11e97c83fa376efc6477249473ddae8ac425d876f48a376bb37'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5701,7 +5701,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_between.sm_90.cu', 'ad28b928fbedc63ec1b1a61547860db631d2327951dabdb32ddf5ecec1a68a00'),
+                        'sm_90': Build('linear_all_reduce/linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_between.sm_90.cu', '399df8a24cdfebe84056bb9a2de3cc2ea69dbb81ff98223cb5c104377bbd32df'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5843,9 +5843,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', 'c69427e7b22114fd7ca7537a92fa098a0b8fb1374c437d6a467648411c4ac90e'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '3d1352d8bd0ab65cdc9894e2f95a5cb25919901d6dc8f1b284db5234281412ec'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', '73cd5ceac1dacf2d380352c15adaefad974980f570a197fc8b04d08082f7c970'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '7dbb95c83382aef402dd15756ae0564bfc7e36b8de96d39c350b5f74726e0752'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '5fc49d97d9f074d1c66324ca82b572532a9f024c7f6668e3c6284e9c22b41b0a'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', '0f195245a6de54a090537ee2f32e954f1bf34087861edfe85ee3adab6ff3bb93'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5873,8 +5873,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', '3359507c93806e9bcc452485e2c499e4abd3d6e77b55285f1ec8517bc0f37977'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', 'b7b4ab0322255d8431fd8e409610804116b74558c7eedb26dc510c1ce4132489'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', 'ab3ae2041702baab6478021dfb46b39b504eff713f8741b78ba6c95b13a47373'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', 'e37e2c740c4b2587c23678b72574719c069abeecde85f618c466184c249714bd'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5902,7 +5902,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', 'c2281423d4a97ea1a2d6d3ec5ceac6085fc1b2ed359b28ceabac0f6f85db13aa'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', '51e956aa90afb234d657eddb8f0b219b177a17703346db40c93f9a5c184c7fc7'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5930,8 +5930,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', '2d773296cf0e8801ade1c0423e29bb4946fb24d4ce400ae0ccb5b7141c9ca4aa'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', 'f5adf60f79574ed4c72515d0f89725bead8f0b057ef6587543f06c27ced6f6a7'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', '9aaad2222506e6a194a48b8b2e38438b7dfeb87b06ce06b71b1378a288a37eea'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', 'be39ac2ebf32f1994fc22437dbaefd90cb7dfd42fc08630663ce07e1a7b9a281'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6012,9 +6012,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '7c9f9a09b2049b760a1ab6217640092135fdfc696cc7c48c13adf60565bd64a1'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '9c3df6064f256ae9578d153a118fc79671d625178357924e8516250c2b875e67'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', '93a1e42db4ddb9a50632a1e33043721961c605db2a7054e6a88f9cafc920bcbb'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '6b316885bfee0fcca7c98ef2480c7db12b3bce5674c478be293ffbb5a5718bc1'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '340b62e88945092c6caca913a81e04257ee4efb18bca7bf5283c8446fc4303ee'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', 'b67a3d4ccc1675a021d9026a90bcfca56a1a4e504c1336f975add034d0a6cd4c'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6042,8 +6042,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', 'f2618f31f2e94a60223ade3faf3e5591063f3d32420baaf0ea1509c37e26909a'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', '2c9397306bf3160230b319d189d0e7f69f77c2ed067faf276774bcc877bf370d'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', 'a792d50668f1306439abe407bb66091f609e853c97d0f9d311a8511f78515e8b'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', '891f4d3e77f052413278dc3de99aac204760a777aef978c2d0891e8da21a80c6'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6071,7 +6071,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', '5b81810dd3045422bfcbedf33cc83dd8a05ea9a044c7ff89e6ecfaf8eec0a278'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', '574e05b2d6b3dd8175a52d3d0c1718e1761f7da636abdbc505236c6a4c711bdb'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6099,8 +6099,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', '43181971f7f510386f908cf6e5081fc41ac8f86c27f99b1ca9619e5f79f0faa9'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', '162fd8df59e2c0c213a7aac103ab8f154f5185b855267835bd6b8ac8230c8bf9'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_80.cu', '7ad440509d3db886391f7b8102e93b57923f9fc6512c94af891de5e94263ea28'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90.cu', 'fa7004d3bbd19df66c95e46b0482d3d5885252c05ab7d7ab002791a465d4f1b4'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6181,8 +6181,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '2a3f7a3f9b7824d5845502398dc65c72b5c8ce803359c728ef658bda98249853'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', '16f8d9a086bdc41628fb0cc356dbc55517e07196664a71a6bec0af49e6e78c18'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '7dcf6fa9357cc646862c10b1dff408fba8452ef899a0d0f7341e06cb65770975'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', 'd1757fa58fc579655a8d04437d2864eaf4d7e2277c6abb02ee98a15b274bf350'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6210,8 +6210,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', 'ee3d7efb5803d02951a19479d563534a9ad1669f0760331ce97d4f8c19e568b5'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', 'dee0b890c3aa9c0798d332878460a490b5b0363a38140ee5e38409763e714178'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', 'ac7e39f8930f7983e198237dca0a3ec24641fb65ff68252c1320a5b2a33b6824'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', '3e778c5dc7c5ae5df52fed5f57c71553fc47b864171dcdd011ee40ce8ac1e1e4'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6244,7 +6244,7 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', '1f874fb2900ab51470f909b8453b68fc3fc2ee866ab27805542a78b84c773559'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', '361ca5b71ea3f20cbd946472704f19b7486c6944409de3bbe432cdd821805cf1'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6286,8 +6286,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '7f02ce888dae2574620fff2b8e1ef7b9453a10f0d4a04bc914ec122861eeb8d7'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', 'da0321f93b5e7b13cee19b8a6735580a6ec94ffb09196eb736c6ee795dcbdfbf'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '580d7709889afc92efabca315120546364bae3f0926e2603995f7a6097e417de'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', '04a27605a266e28fb8e838b34f629e7af3eff41069cc0f392c079c296682114d'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6315,8 +6315,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', '62d15b839c6a5e1ab07e3aff6ffbfd0862ccbe4a4e873bcd708d0433c54e411f'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', 'c893b5043720cb84ef0d8e6ea0fb942dc0f0ece6581b0d348401ff2072392e0c'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_80.cu', '020912c99043590610beda8a082cd85277cae66834ff8d476211d0f2d369f9ba'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core.sm_90.cu', '109ebed189700ae4b3236fcb684c7eedd7785916427cfa0aac135610651178ba'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6349,7 +6349,7 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', '8404f22cd9d1a1182481e3eca0c84f515adf5ba593ad2e49324a16dbe93fdb72'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/tensor_core_narrow.sm_90.cu', '937b6367bc43fa53236662a1b59a993140d2c1f9ecc7f18e142311dc4c0c553e'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6391,8 +6391,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', 'cc333702b3902f786a9e01e69b4255efc44112e1b960d18511ae5a50b00fe907'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', '1e25cfcc8faba8437049164568ac927e1ba15181f8541459c21036fd572a7009'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', 'd1ef520315576ced5b77085cab7811618733de14a6a6b5b501e2c568744a3327'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', '207c45bb96b708aa35f6adaafc92cf5e2dd99c1817e7c911d141b7da526e92f2'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6420,8 +6420,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', '61803494dfda0fff3103a33ca59a711ec74515ca11e113673de96620b9c31957'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', 'f934c671c1e193355c1cfe5abe8a2e8dad76e8ef3d17d23424792aaa0dd6845f'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', '92c541a280750ba123843c5bbda5c7eb5ff2617b8307edeb0455cfbcf26c3eca'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', '363e71bbcd6bf6888e190d3072ec2c2877ad78eb7e3b705663cc1399b55bf2ea'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6484,8 +6484,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', 'cb48613f3a9f744d4c4bb7629aff76de2ff271ff6d6b17acc0131771e3a0f2bb'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', '87dcd7cb5ba6bc20b2fdbbe72159e1625fc406f47bf7e1fad6ec9ac6396a94c9'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', '9b339bb80680a55892ca72c3acb27fdeca8f470b535e0507755a69e0b88e247e'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', '3dedde447f81a38b1fa37f36c17324a60542449a221cd7675ad3b6983fd9cb30'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6513,8 +6513,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', '4a8672526534a2fa1b589652a12edd1dad43e51a48fc251a6df8302733275a20'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', '9a9f266afbbb0357758f4d636fa1d0994bbc4bf4d2cf5b0426b53f2ff181f48d'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_80.cu', '4f27c7b94f6964a26186c8f1a8e17c7c6191eed5f5be65150a78c41c0614e000'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90.cu', '178440ec8d5770d0d7fd8f17f683bc4f74a49140b842aa0896e0aab71cc68661'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6577,10 +6577,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', '489ad4c238ba91ca536a6b436d5258ccfc6fab554e41ea9414fa4dc7f13aeff2'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', 'ad0ef09a81befd83ed8f7423288c9acd75b226144a57691b7415237e5348fb0a'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', 'a027a59667db433585e4d8d8f81e2a624e8c06e0b411e00af8f8c6ce363bf7d9'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '5ec6af64c5c2824bc536cd9906211d2df1b92a443289c38e2b38e1479c8a44b3'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', '7b21a6dc61713f8ad2f326984afa4f00891b38db48699a12850d8c8e273231e3'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '542924f4f1d87a8212ac1c7b902f7b6633f81db59f7a82d20cf21739a7734b88'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '98cfc9c154c69f65ef3303930105230e58de5bcd6d2f3454c7e3d2cd6ccaea57'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '2844df3fdde74c52e7459764117a902638063c4821b91bbdfa528f3b478ab995'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6607,10 +6607,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', 'bdfa8f3edfcc454165d3cb1b181463b23da82e974fc62e5479b8d167b9b0af69'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'aa7fec99bf07389c5d5e8e6fd26c5237f22df7ec94e0b6c63d6b33f156da8dcc'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', '4ce8c6889337cdc61b2b291760bd142a9a49b1919c203c0e4d81857e8f3f535e'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', 'caca6eb2203f2d29b5b6b7577b230321a476d0e88f7bb2867cd3c18f106464e5'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', 'f249101d66d8fbeb24d98cf726be4364eb2886a3fdc03dcfb3dc0220623056c1'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'b3ff21a5e5094cdcf877e9ee9068113d36a4f490fbafe2b9f9074da067b52d31'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', 'e0ff538192ddd08a189b686cb9eb304301e39350daa70a10a6ccc91d64647a7c'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', '9f13917729e89f935376930ecd2df4b9ec38e1d2708795c4cdee12722a6fa796'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6637,10 +6637,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', 'c5df6024afb74b2236f678e9a4caebaacd3e3e81e7790a8e4b787ed2cce107bb'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '8c5e7651883d645c204414dbe7f6e9b4b5e542a54c54e0bf3ab5a7056ef7a3b0'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', '482a46797d9c6379749f34af0056db4f7ebc051afac7466f13f36aaa7213560e'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', 'e4bab7f638595659f42d499220465dc7414c1833ed148c4025b8a53d581ed053'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', '59060eeb62c32915da686e58e8b611e26f69b9b0fd6083389c9594dd3d16cbe0'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '9271ed75f0dae0d5caff08020b9b602f4b6b15ea68809d82f2fd0b7aab930264'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', '4691f64f13209c9eac26119e3158feaaff679efd5fce975f918b8aad42996bc4'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', 'b31a89eeb94f1689531eac693d4000828d9cbdc8ba7582584898a09a2dc4c631'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_persistent', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6667,10 +6667,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', '62e93a0dcb2293170390adbfb238fe075f29031dec19c9dc3d6bfb538e1c041b'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '7772a017e7910a029681513096391ac999e870d62ca16a1b5863f45f095847ee'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', '78f8ed0920c9d67c4dccb8bdae81e5e533ba4303392268519f982c75c0bad242'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '75f2895c55c637fddc61239738c134a2680bbcd7d22f8e7308843081dd777d41'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', 'ed1a2476d89a1deb487d6bb31bd689f8ac00fc351a06ad4c801c367d905f0d70'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '56d34baab309eae332161bea8428eb9cea5abea7978a2814f194bc3b505d4e9c'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', 'd87226a53947f622bfe3a8ebdd7307bca421f19ffad378024d59352e3f86be8d'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '6170979167c06ca3c2f46bf09e11c4e6f69bb665c06e18ec4d664a3ba67471c8'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_early_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6697,7 +6697,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '024c9df885198d2ca70c2c031587caee0a6ef55419021bd5e76fa7909a2e6fd8'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', 'a3857b5b5618889239da9d12d79e9cc20feb6b8d2bdca2ca9369c7594d0af69c'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6724,7 +6724,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', 'a911b9921f05628ac91a57543d963b4a85371eeada2b4acc5340a95d5e3aa6f6'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', '2892c9f267462a8ca8032dd0a86e0a45358b7fc8dc01151569f7f8d3b79a129c'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6751,7 +6751,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '27fa0e60818c40ba0a6ba0cd33c45c6abc26662f437631d786fc18b374cbf1ea'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '8e0ed977a221a712f8b55c98d9b01e5d61ec0f8a1ecca5ea6c5440c5d72383cb'),
                     },
                     kernels={
                         'boundary': Kernel(symbol='hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -6780,7 +6780,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '8d3f6f8c0a2c80b70e402d7e4be75e184502dc85e2cdb07328aefd2ba79491f6'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '9b73f4b0eacfa16104047b90b7f2ba537cf54423324f2d9fc39b716382406bdf'),
                     },
                     kernels={
                         'combine_norm_down': Kernel(symbol='hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
@@ -6807,8 +6807,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', '970813303b5d894c9a875079a16508086284d901a71e0265f1ad9bbba6502485'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', 'b71e9ce03862db8c384927dd26253d3477061cdf9d51f11554b8157f270e7bf3'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', 'b8f5c8e33fa12cd3d0f9aa5f0ca247318cfcdb16fa05497d3f88b73993e8b8ad'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', 'f5441a2520fd45a640a0876be520e736c044c9a69e0c7fca14bf5ceeacb543c0'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6934,10 +6934,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', 'd58f17b2f9797ad941ba76f52739aff27cc99cc235ab7e1047126a7fcbc92638'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '7f392ac99e76b2206c6835c7a51a69752ba9e769f26145c9fa8a37b92cfed0c5'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '81234c8bd11983cf89d47f56e5dad263516de5334a82dfd3c27673afaece0e56'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '7f4e5c665f5a350081e0f55edb7b4cd84af05127d4922b768a516b2f293cf8df'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', 'fae4532b79cc213c18d2179d4af7c8bc08b37de8784f82f72a8a22ddfc974683'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '39f3e85b71b16685fd1c37644762590b0dbf9593486faaa9df6af4186ab0ca82'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '6e801e3dce6400bcafda21bcef78ffd803103f3b177201ba4b1b8a1a972abaf0'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '2f47a26064149fc2b7fc12ec27efb23bc9b6f85e70679cffc17ca5a9036f62f4'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6964,10 +6964,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', 'b03ae421f7584a69bf929bb41fc582a2fa9c359bb02eb82c6ec18d1718769057'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'a6eb8d347a42777098f7798d38051cd2c1477e55ff58f1d8dffaa436a955a4c4'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', '5c427709255065eaebc6013a4f0ac2c956dda747703f90608acf401f3a40cf89'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', 'a174f736047adce9e7b945d49b60d5c8a58097716b181a1f8eefbd87e100ffac'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', '42d37f301b3d97128416e16d000a5783890f3d60e3edf16aef5fd7204b2301df'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', '3a11d9e49bc6b5cdce48d37cc4688ea0d1cd2f7daca3966e4b48a065ff11c4a8'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', '7506f6f633d36481a41b5f3067f61c46fc09f3d97b675b6d0681abd5bd5f911d'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', 'df2e177f566cb140083b50c4983e835d8db93b0ed025e332ded9a05d5290c618'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6994,10 +6994,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', 'd02c3564fdff37b9ed6e3d58578a1b620b1a1ec73c01df498f12de2c786dcdb5'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '1d8a9d23c59d951f3eb49d17bcb9a37dbc567bc2663befd74a290fe71311af62'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', '8456c45480d73c7454d1db09e4cf0e6f5279584ff517fcf1ebb326c2a3d9cd4c'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', '67ca1f7b8c1d025d4f2ddc7e57bc154e7bc508fc21ddc145afdfdc0853b834f7'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', '0a7a843df29f1340b1a8fa218768c7f8dd468d1981d0b274b5db59d7e973003b'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', 'c2f62abd8d6eee20351f8249ccc740ff3ba223d2ced8f3d817a72f2877c7d4c1'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', '36eb88cd5d458457239cbf03c200df1d81215370daa3ab77eba74a504e30c8b2'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', '3cf0e1c3b716e377c202dfb43444de9f5b311372bc3aaf650e9eba8a3574efd6'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_persistent', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7024,10 +7024,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', '66da07dfeb92f59a6aa458276eec1edc9fab241d70e5dc0fe348032128ed7f22'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '2028ce9ad793db147cd9c23decd8fd6ae03defec10e3d92732d73b2b97c1e7aa'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', 'a28a1a158946af4d04e98a9b4cac2b1ace9710d5b299db668b6768220debd6ad'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '25eedc41903c5db8be8b3890a3e28d7c6c28b8fa17d4a133d6923adea01a71b4'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', '3da05dedc51ecfa311bc662d8c8555f1c2b25683003e0df8845b50a529240eb2'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', 'd29ebf88f9c2d9f0f8ab88554acd92440e84464580d755e50a32a14242aa14a9'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', '4c9b7c21c0e1380d7cdcfbfa9ce354eb9f94ff0175027a59e3fc4348450fb4c2'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '6418c6f2b7e421fbfc0d7dc99d98a237db9c99af3de2e5c2c1bafef7a5ddc5d8'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_early_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7054,7 +7054,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '64bc1476a161a33fbebf73eab28f6fda3d0a926ed74303f8960b248c3b2acd30'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '0c13e363c9e57082b2cc3d45e16105c24ae08059eef4e6b124837010f26da73e'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7081,7 +7081,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', 'af31895d079eb1abff4076b2109bd21a2a9e2fb1f1c7507d16190c9f094b39e1'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', '5530450d18d94373fcd9aaa05c17e7fb6bf727f681083a07aa2a694507b8046c'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7108,7 +7108,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '216c3b6ce0090768822b42383a55fd567375f773fa32994276f5aec395d49e46'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '577049f1267003f71e65ab8a5673104dbb0445430d82cd423c5f5bcb4c82decf'),
                     },
                     kernels={
                         'boundary': Kernel(symbol='hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -7137,7 +7137,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '511d2ee9bfb3a8c043f5e7bb6320cd15a0da896635b7b0c6bae2513b11abc79b'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90.cu', '163425f8a4afb831af3aa38b5edaf5128c296e7c95dfea310a9b27790d208b77'),
                     },
                     kernels={
                         'combine_norm_down': Kernel(symbol='hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
@@ -7164,8 +7164,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', 'e992874aaf425af697b86eb969afb26b541065748131e066a65a03fda0133c73'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', '176c0864e926480bb37eaa5f7d579adfcb1a5008dbb6254bf8270afa0aec2da0'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_80.cu', 'a841e4f8ed146d42dd3a3ee0d95d2547da6d72557349c5ae757ecdc7e75d93ab'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90.cu', '97fd0b17b5651565a7457af9163507987f47cbe366576ec180713461f741ce6e'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -7291,9 +7291,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_70.cu', 'b59da3c320f45dba34c0a2c697b9b1c62e54e31e782d6e5970fbfef3cb6b5c4f'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_80.cu', '8db0f98d4b663035eef46898086a83eb652f5e493499971d8c9b8f4f4213cf33'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_90.cu', 'a006e551ef6a277cee670971fcc765fc5df59f26d133fa15d921a610050678b8'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_70.cu', 'de4abbf4261232c2a595fde13c7c35465e572cb204cb6677065915d7dd70f191'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_80.cu', 'db4bbb2b493d9e08802e5feee51f9fe08934ea583d746547284ffe45f170319e'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_90.cu', '1ab9965fb3a26b48907a2ea989b5614a985346331196e526348e52ea49105541'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7320,9 +7320,9 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_70.cu', '8454bd5710ff76fbd0ea38a7fbc2076af149f541f3dd6a97a4a70cd17b5e575e'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_80.cu', '26aa224d73f3f9dba13e25b6c6f7d97d024b4859d1e72a1f186be5e38260a120'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_90.cu', '95799f04ce9792871a7b1c1f21b33946642f1edbfdc10d2c404ae6ce9e831581'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_70.cu', '5d540ee2fa0ec0e6ae0ad3370f6332710b55bdb6e262a7285a8020bc8f20d51c'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_80.cu', '7a3b8a18ac63f0d5c41e8510d0fb54a7f2b75346b14c07f06cda862b80fe9c05'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_90.cu', '6d424ae05a96dc2ee38b621708ae11f3c92d7c5b68c5a892250b83b4fa5633c7'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7354,8 +7354,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_80.cu', '9690bff88a821fb5e923b8f29097d3516275cc1fd1b1c5b9e5d3603c541303cc'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_90.cu', '02ff739942ac9face5f4042ea17e612f02918beb7e8cb37f564183970a4e8650'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_80.cu', '14b501e56900f6f5d49f8b34d6e4917b335862fe4d865bb8528f5e8f67b45287'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_90.cu', 'a930baf76a735dda0313df23311bac3be40d6eaab9b441af74a695c604483f1a'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7387,9 +7387,9 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_70.cu', 'ab3738ef91e1d11d03d3eece590ee99697c8a4fa6df94198e5c7552edfade69b'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_80.cu', '5cdba76f2e981f8ac3d38a77054850237c60834fff138dccbcf30b6ca0655248'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_90.cu', '41b359f562c853b79c5918f9ceea7af4de282d89edaf299abc7e5e75fa2621cf'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_70.cu', 'a6fc8b2443a8836191afa5b0ad509cdab26d6e54b0d767a9f2a176db930729e4'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_80.cu', '65c934307bc77725d6a42bbb7c11fa6865309a5323a1f51ccf8d877117f9b665'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_90.cu', '2fea8f02f95f7882a640cee879f7368ad3c5eae0f3a8d1874f08ac39527eb212'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7423,9 +7423,9 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_70.cu', 'c4eb2dbc88d2053415f4cff07fb156139c7391cddf198a8274e8f13d9460d0cf'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_80.cu', '7332a56b1282e7602a4eba02ffa0c7b3c9f532d41837abbeca3adb23edc20927'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_90.cu', 'c228fd4671d6ab114af334b10af27908fba6f0464d5df335f43754b5de775c3b'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_70.cu', '942c033852687ea8d43b2007ee5525853bd54fc951745a6f0bbba3914457c99c'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_80.cu', '2aaeffca2bd9b7dcb04c23c14dbe1966867809270a8e28cac166b53037981cfd'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_90.cu', '03b8e8950358ef3daf9b99adc42aa53cdd51f8d5448d50a22d60b2053ae8ae49'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7469,9 +7469,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_70.cu', '65e4d3b14cc30692a01e9036fb0076abcb3b91065b414aaa4a94b8ea66ad5062'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_80.cu', 'febb87342040076c894675ab23e63f95f1ee74ce5bb109cc555d960790d546a0'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_90.cu', '8e99dbea9b4cfcdb80c0f03040102ed978bc6c16b7de23177acd9290c3cc0649'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_70.cu', 'e7758d30ccfd86b16c057c60122fc11bb7d01b13904fedf777d85a611df4b2bb'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_80.cu', '4247e0bbd1241d0b6ee5d2c8db147b98f855682a35f2d8dda231069ed59c2273'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_90.cu', '041b33b775d7ba54ede13c0d1ca2213ce069f8ff627f15a4987146c7d18192e8'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7498,9 +7498,9 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_70.cu', '5071b3a6e2208642e691a3709bef68ca39ed19bf37391debcb24c2fd54440ff0'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_80.cu', '9f24ec2c6406da259db50b3d5e10a97d7d5f94ffa6659a11ed6bff3b89fb5123'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_90.cu', '8788ad309d31b39eebac9e2902384cff5d0f5d81139450e63207b8e361af814f'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_70.cu', '9e3cacad6921793102828ea1d49a7f3ae129dc2f87441e86aa560538aba1e327'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_80.cu', 'e0b78bcf193839f748dc7af967d6dff7ad966efdaa857cb0b50a8e2d14475eef'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_90.cu', '500629489706d04f32a2be7545097f0d039328be4cd08bb86da5c9f981f2b7a7'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7532,7 +7532,7 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160_late_norm.sm_70.cu', 'a574c0c5355e0310c3d2216dbc88caf26e25603bf639e4b4df82418df0b0efb2'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160_late_norm.sm_70.cu', '8b0fa6ec5c39c9620271420bee67ee54017e858c79f303e9baac9c0a06f010e6'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160_late_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7564,7 +7564,7 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_320.sm_90.cu', 'e96e0f1d92a2da431db34129d19a91af59085b90c4f9883c1aeffc620f069f6a'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_320.sm_90.cu', '5f35c49c6bebb10967cf30aaabf507082f4fe1fb360a3739e7ba7e85180ed2fa'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7596,9 +7596,9 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_70.cu', '50cf1eeccf345910418396f7b9903f3eab63ecdf749308090d5dd4aacd353873'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_80.cu', 'd88730673e22bd71a3a7abcac85f4c13e2573c3d52dd5fc46a2537fdf7947ff6'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_90.cu', '778ca6f3c63961bbf49036d69eea36cee725532ae11ec8651d96c3baa85019fb'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_70.cu', '51f421e7fd954edd9522429ae0c86055caf4b592efa4cc1265275868a7ad143c'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_80.cu', '1141722907cee22020368cfa91f4f01db9db4e6926554b24ad99676984afd356'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_90.cu', '4342d314aa8e1502252e9b4f88804f8a36e034a6a0cab6cad8882523cb6091c9'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7632,9 +7632,9 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_70.cu', '8205563e270fa0ccc7a2d2dc1e717bcad0c9bd24e00315e3eede548b3bac69af'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_80.cu', 'dda3ea8148210c3f955ceab31509421cfd4a53e233a04d746b2ab74c8b1c7a7c'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_90.cu', '7c6b04999a6e13f5c55aaff2dad89cc3c9546e78c78483328882389d8b290306'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_70.cu', 'd19bd8b9978dd1822d13bf18786056fba27bfbb91cd0069669c9a37b057dfc51'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_80.cu', '6a86bdddf98253cae3b6b83fa038e3bb0007d639442973427b903e7e11981b8f'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_90.cu', '129b0884031e1f64013497c059c156ad1a7c3c5fda41974392d63e5df902690e'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7668,8 +7668,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_80.cu', '1face7352deb82a7977c813b739c1f17236a857ec52fa923adf90e946318d364'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_90.cu', '430e71b70b20e1bab0b7b3a398b1a81e400d13ccd13ff7e393d1500cf319d017'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_80.cu', '6dca8fafb6debdca70929352e42abf914b761c535596769a7a9790530e9b6e69'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_90.cu', '9591a3f49f2ab690304d15fb692c3805519c7d7499858d1247c34b2776f0348b'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),

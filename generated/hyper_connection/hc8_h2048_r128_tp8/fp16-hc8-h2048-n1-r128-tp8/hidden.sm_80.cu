@@ -106,7 +106,6 @@ __device__ __forceinline__ float ordered_sum(const float* groups) {
 
 // Moving N consecutive elements with words of BYTES bytes; the addresses are multiples of BYTES.
 template <int BYTES> struct Word;
-template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned int; };
 template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
@@ -152,32 +151,9 @@ __device__ __forceinline__ Elements<N> load_weights(const storage_t* source) {
   return elements;
 }
 
-// ---- workload ----
-
-constexpr int BRANCHES = 8;
-constexpr int HIDDEN = 2048;
-constexpr int LOW_RANK = 128;
-constexpr int STATE = BRANCHES * HIDDEN;
-constexpr float EPSILON = 0x1.0c6f7ap-20f /* 1e-06 */;
-
-// A power of two: the product is exact, so it equals the division.
-__device__ __forceinline__ float over_branches(float value) { return value * 0x1p-3f /* 0.125 */; }
-
 // ---- prelude: atomics, time ----
 
-// Flags and counters. Order and scope stand in the name; no protocol here relies on a fence.
-__device__ __forceinline__ unsigned int load_acquire_system(const unsigned int* flag) {
-  return __nv_atomic_load_n(const_cast<unsigned int*>(flag), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ void store_release_system(unsigned int* flag, unsigned int value) {
-  __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ unsigned int load_acquire_device(const unsigned int* flag) {
-  return __nv_atomic_load_n(const_cast<unsigned int*>(flag), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ void store_release_device(unsigned int* flag, unsigned int value) {
-  __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_DEVICE);
-}
+// A counter that orders what was written before it; order and scope stand in the name.
 __device__ __forceinline__ unsigned int fetch_add_device(unsigned int* counter, unsigned int value) {
   return __nv_atomic_fetch_add(counter, value, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE);
 }
@@ -189,35 +165,10 @@ __device__ __forceinline__ unsigned int load_tagged_system(const unsigned int* w
 __device__ __forceinline__ void store_tagged_system(unsigned int* word, unsigned int value) {
   __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
 }
-__device__ __forceinline__ unsigned long long load_tagged_device(const unsigned long long* word) {
-  return __nv_atomic_load_n(const_cast<unsigned long long*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ void store_tagged_device(unsigned long long* word, unsigned long long value) {
-  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ unsigned long long load_tagged_system(const unsigned long long* word) {
-  return __nv_atomic_load_n(const_cast<unsigned long long*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ void store_tagged_system(unsigned long long* word, unsigned long long value) {
-  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
-// 16 bytes travel in one store, but only the 8-byte halves are sure to arrive whole: each has its own tag.
-__device__ __forceinline__ uint4 load_tagged_system(const uint4* word) {
-  uint4 value;
-  __nv_atomic_load(const_cast<uint4*>(word), &value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-  return value;
-}
-__device__ __forceinline__ void store_tagged_system(uint4* word, uint4 value) {
-  __nv_atomic_store(word, &value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
 
 // A word that only ever says that something has happened; it orders nothing.
 __device__ __forceinline__ unsigned int load_relaxed_device(const unsigned int* word) {
   return __nv_atomic_load_n(const_cast<unsigned int*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-}
-// A counter whose value tells that somebody else is there; it orders nothing.
-__device__ __forceinline__ unsigned int fetch_add_relaxed_device(unsigned int* counter, unsigned int value) {
-  return __nv_atomic_fetch_add(counter, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
 }
 
 // Nanoseconds of the clock that all SMs share.
@@ -230,6 +181,17 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
   return kernwright::emulator::globaltimer();
 #endif
 }
+
+// ---- workload ----
+
+constexpr int BRANCHES = 8;
+constexpr int HIDDEN = 2048;
+constexpr int LOW_RANK = 128;
+constexpr int STATE = BRANCHES * HIDDEN;
+constexpr float EPSILON = 0x1.0c6f7ap-20f /* 1e-06 */;
+
+// A power of two: the product is exact, so it equals the division.
+__device__ __forceinline__ float over_branches(float value) { return value * 0x1p-3f /* 0.125 */; }
 
 // ---- ranks: what each computes of a boundary ----
 // A rank has a launch of its own, or lies with others along the grid's y axis, `rank_base` being the first. Its tensors

@@ -105,9 +105,6 @@ __device__ __forceinline__ float ordered_sum(const float* groups) {
 
 // Moving N consecutive elements with words of BYTES bytes; the addresses are multiples of BYTES.
 template <int BYTES> struct Word;
-template <> struct Word<2> { using type = unsigned short; };
-template <> struct Word<4> { using type = unsigned int; };
-template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
 
 __host__ __device__ constexpr int alignment(int bytes) { return (bytes & -bytes) < 16 ? (bytes & -bytes) : 16; }
@@ -151,17 +148,6 @@ __device__ __forceinline__ Elements<N> load_weights(const storage_t* source) {
   return elements;
 }
 
-// ---- workload ----
-
-constexpr int BRANCHES = 4;
-constexpr int HIDDEN = 2560;
-constexpr int LOW_RANK = 320;
-constexpr int STATE = BRANCHES * HIDDEN;
-constexpr float EPSILON = 0x1.0c6f7ap-20f /* 1e-06 */;
-
-// A power of two: the product is exact, so it equals the division.
-__device__ __forceinline__ float over_branches(float value) { return value * 0x1p-2f /* 0.25 */; }
-
 // A warp's product on tensor cores, 16 rows of weights by 8 tokens, added to `sum`. Lane 4 * g + p has rows g and g + 8 of
 // the weights and token g: eight consecutive elements of each, columns 8 * p to 8 * p + 7 of the 32 of a step. They make two
 // products 16 deep. Which columns those are is left to the lanes, as both operands mean the same ones, so that nothing has to
@@ -202,6 +188,17 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const Rows& rows, 
   mma(sum, rows.low.x, rows.high.x, rows.low.y, rows.high.y, token.x, token.y);
   mma(sum, rows.low.z, rows.high.z, rows.low.w, rows.high.w, token.z, token.w);
 }
+
+// ---- workload ----
+
+constexpr int BRANCHES = 4;
+constexpr int HIDDEN = 2560;
+constexpr int LOW_RANK = 320;
+constexpr int STATE = BRANCHES * HIDDEN;
+constexpr float EPSILON = 0x1.0c6f7ap-20f /* 1e-06 */;
+
+// A power of two: the product is exact, so it equals the division.
+__device__ __forceinline__ float over_branches(float value) { return value * 0x1p-2f /* 0.25 */; }
 
 constexpr int TILE_ROWS = 16, TILE_TOKENS = 8, STEP = 32;  // of a tile, in columns for a step
 constexpr int TOKENS = 48;  // a CTA's

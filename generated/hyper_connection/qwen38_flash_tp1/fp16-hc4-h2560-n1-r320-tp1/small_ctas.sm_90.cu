@@ -96,9 +96,7 @@ __device__ __forceinline__ float ordered_sum(const float* groups) {
 
 // Moving N consecutive elements with words of BYTES bytes; the addresses are multiples of BYTES.
 template <int BYTES> struct Word;
-template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned int; };
-template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
 
 __host__ __device__ constexpr int alignment(int bytes) { return (bytes & -bytes) < 16 ? (bytes & -bytes) : 16; }
