@@ -1953,10 +1953,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_70.cu', 'b8d6aab5aa4ed58cbc6bdc9a3578c2ba8a07f117f444e97950bc43c7ada6e378'),
-                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_75.cu', 'bdd2886dc3bf4a49f1ecda7b3af26ccecb63882242df19411dd254ff9faf6935'),
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_80.cu', '4054de127866911b720b1525a8226ba9f541394f006a68f02cf423870cacb437'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_90.cu', 'e5e07019ea11c7d181597b24d68fdbba89089f022e77ca7856fb35a3b0a3a07f'),
+                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_70.cu', 'aefc4151e5707efcd1eaaa93e1121f81fa1ad0c3f4fe2aa3aa4469b1944e39a9'),
+                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_75.cu', '57c51550d3b8343ae3448d95b597e8d5a33988bd0c23500febeed9cf078b94c9'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_80.cu', '3713ab8d3fd7ae3336eeafa58d98e7383da7a32aba43f8137402db9c4f9047d7'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_90.cu', 'c12a34a0c116c4caad2e9ef7125304e9cecdb1d669d3fe69ecb56892279ef1d4'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -1983,10 +1983,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_70.cu', '4c74d6e93f783279d656420a2365c9495d456bd703f3d0356429059b44998969'),
-                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_75.cu', 'b3d977006a160545a13dc6c4cde5cd8f4bdf0a40f573b5192e7fd767b2d56691'),
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_80.cu', '5b277a70bc2247af7b08a12616c67361df35a7a310fbef4508faf3bcb3261c08'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90.cu', '09afa49f33589543034f809e1fda14973a81e9d70de0558f778a2fd52eeba8a9'),
+                        'sm_70': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_70.cu', '3b40d17a88a3089b0bf53e60cae2c6dc2942d7a688e69c3011cae094c008809e'),
+                        'sm_75': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_75.cu', '206b0ce28d89c3d63a25aeb394387a51d6945876edcd2e27337bf3bc6f613dbc'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_80.cu', '596bd38b7eb7bf87b2c01d8943edac6548ed8c94349dbba7948f8ae97daedf46'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90.cu', '99a698476747c4625cb355ed50a1d8f7a611390ec9823532207e2d2062502558'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -2042,8 +2042,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_80.cu', '39da0392a553a3566b3a809c7a488709a963d3b62fe6a3313799b2908fa82d19'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_90.cu', 'd4a3f8533d2560b70b07579bc3edf017a51e863ad5044469f6f177786860ebc0'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_80.cu', '64b3ccb6085e14ae9bbe951a22c372c2309e6f5a5a4636be075302cc523c67bb'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/replicated.sm_90.cu', 'c0ef8bdb1e80e89b2efdd5d0aa6294dc1954ab22bc279911a733c6be94cf431a'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -2070,8 +2070,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_80.cu', 'c61982e101dea0042986f0cbf7089099a4fb0a1285205c5cd6f9fb95d6cff057'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_90.cu', 'c5f54d2928d4f89acadffa493b8444ca26f78ec8567c04fc5f1e7b7b169ee605'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_80.cu', '0a0fb25afedc902df8cc0f7f14f4c12dd88d2d5a71b98a8838566eb444b76d30'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/fused_up_128.sm_90.cu', 'beb2c7a70a4434abac6c46a9a21d7acf019910fea2aed80afba2a92e6d24d988'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_128', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -2103,8 +2103,8 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_80.cu', '3449cdeaa833e8fa15d6119c7217640ddc99374ea591c0415ba399a32f1b0ddb'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_90.cu', '2cd18f42a986fa6b1425207d432da5283636725e452893d1b7201976cdeb26b4'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_80.cu', 'aec07d7bc23de8c534e91ce56b4202e291426e0ce9d61ec02a6654a6fd092f4a'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/hidden.sm_90.cu', '32f69d1535be12db32aed808a7ec813faaf53e925d9c60d3d40c14efe119df3e'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -2138,8 +2138,8 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_80.cu', '2f65977506cdc656875cdefcd74f509d8a143b3ff3e272cd24a5bff6ccca8211'),
-                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_90.cu', '6ac930d9d1a98e3271aeccb6903d2e594874f9a861b9691ec8924b73b161647b'),
+                        'sm_80': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_80.cu', 'd98b86e0616062da5021cde815f7a163005eb8cd854f6a875c96383729537e78'),
+                        'sm_90': Build('hyper_connection/hc8_h2048_r128_tp8/fp16-hc8-h2048-n1-r128-tp8/gates.sm_90.cu', 'aa58ea83a2b801e639ec09c245fd17f89b091ce793e8eae0bd5a3726a62afcba'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -5843,9 +5843,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '7dbb95c83382aef402dd15756ae0564bfc7e36b8de96d39c350b5f74726e0752'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '5fc49d97d9f074d1c66324ca82b572532a9f024c7f6668e3c6284e9c22b41b0a'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', '0f195245a6de54a090537ee2f32e954f1bf34087861edfe85ee3adab6ff3bb93'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', 'c4eebead1cb1227ba20e0f145fe04dcaa5eba8645681c537a09ad76383ebc416'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '408aed5562965dea3379c8c9f2b6888d3513ebb5b5b2057f5dc4afb20d981568'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', 'd8ed4de0a1e12a5d10ff0ac563d27a65ab4c8fd8b83c7bb06a74049679fba1d5'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5873,8 +5873,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', 'ab3ae2041702baab6478021dfb46b39b504eff713f8741b78ba6c95b13a47373'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', 'e37e2c740c4b2587c23678b72574719c069abeecde85f618c466184c249714bd'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', '5208e7e775e30ee472d7bce122611936692e5059469095b87f31012f39823e34'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', '52f517884b96360f2144c0375c215cda28b0fec7e7f614c018575b2d225886d7'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5902,7 +5902,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', '51e956aa90afb234d657eddb8f0b219b177a17703346db40c93f9a5c184c7fc7'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', 'f171d2e8b36be1c1005ca063a4543bd504996e2e69a1b98546dbda04b3040625'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6012,9 +6012,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '6b316885bfee0fcca7c98ef2480c7db12b3bce5674c478be293ffbb5a5718bc1'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '340b62e88945092c6caca913a81e04257ee4efb18bca7bf5283c8446fc4303ee'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', 'b67a3d4ccc1675a021d9026a90bcfca56a1a4e504c1336f975add034d0a6cd4c'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_70.cu', '3cefb89cb2b5a54355af196597a7ec897cce1cd7dcc7a39208b04a671e6c29b3'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_80.cu', '5541864fc93c3e2505068d890c4372a5b311a93d4d89a17dfb48155d46a0bca6'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90.cu', '66068cd19da6bf4735a1d497d2365f734794ef9e486cdfd4480cc1677beae4b5'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6042,8 +6042,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', 'a792d50668f1306439abe407bb66091f609e853c97d0f9d311a8511f78515e8b'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', '891f4d3e77f052413278dc3de99aac204760a777aef978c2d0891e8da21a80c6'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_80.cu', 'ddfef0f52c17fbc8b131e20f5b67b7a6f86cb40751cc9568d4cbea095856edb8'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90.cu', 'fd2782549b9c9f099ed9ceba860179defda79b802b25fec10f07b2f3d5c2c272'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6071,7 +6071,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', '574e05b2d6b3dd8175a52d3d0c1718e1761f7da636abdbc505236c6a4c711bdb'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90.cu', '9618f9523b1dc67cce3d9d50498e14d2e7af97250ee241ded9cb5a7ec1b44f39'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6181,8 +6181,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '7dcf6fa9357cc646862c10b1dff408fba8452ef899a0d0f7341e06cb65770975'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', 'd1757fa58fc579655a8d04437d2864eaf4d7e2277c6abb02ee98a15b274bf350'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '3748d8ac448ce81f62828fab529968513332923e54c7a2f1a8670474ff0ce66c'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/fp16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', 'a9b9420474b5aa3ed9f5b06a8ff997eba3f3fe79a05c107c1dcb389ecfc4feba'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6286,8 +6286,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', '580d7709889afc92efabca315120546364bae3f0926e2603995f7a6097e417de'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', '04a27605a266e28fb8e838b34f629e7af3eff41069cc0f392c079c296682114d'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_80.cu', 'e95d194cc890995c4cfed693bd0f3dcb3ed470be008ae1a619a7693444b52185'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n512/bf16-hc4-h2560-n65to512-r320-tp1/replicated.sm_90.cu', '69a3d2714b54048ce8b37d39b4f5eecb9c5df7a37e7fe1340bb7425684271033'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6391,8 +6391,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', 'd1ef520315576ced5b77085cab7811618733de14a6a6b5b501e2c568744a3327'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', '207c45bb96b708aa35f6adaafc92cf5e2dd99c1817e7c911d141b7da526e92f2'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', '0534886a457ab2633ec789d2269336f287d50ec4f542e6d8de4f397a3b920439'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', '620984e5d60673ba969411f36d4461a441118c6f8bd2b9262a19bbc0c41052b0'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6484,8 +6484,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', '9b339bb80680a55892ca72c3acb27fdeca8f470b535e0507755a69e0b88e247e'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', '3dedde447f81a38b1fa37f36c17324a60542449a221cd7675ad3b6983fd9cb30'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_80.cu', '0f0368d7229bfd89e83a93b6537b2c18199e673ef78271ea801b4707cec60bff'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90.cu', 'bc51681bc12dceb17515fba2dead2de16ce47d75cbc9d7a16f3e445e3374bc71'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6577,10 +6577,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', '7b21a6dc61713f8ad2f326984afa4f00891b38db48699a12850d8c8e273231e3'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '542924f4f1d87a8212ac1c7b902f7b6633f81db59f7a82d20cf21739a7734b88'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '98cfc9c154c69f65ef3303930105230e58de5bcd6d2f3454c7e3d2cd6ccaea57'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '2844df3fdde74c52e7459764117a902638063c4821b91bbdfa528f3b478ab995'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', 'e8c0d0357073016e63ad01b92a7b2699f344b91d9e1db18076ae854707704ea8'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '305b45836fb79527b8b726c0ba9552857d1de3fed6af4903cd495a23109ea525'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', 'dde668474cb64cadf60b0156b2fa53f60286d7e1ccb63382b7c1b40aa68bf685'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '29ab1e005edb0bb6f7658fc70f51684b948906cafeaa6a4fb46c11f89766e870'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6607,10 +6607,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', 'f249101d66d8fbeb24d98cf726be4364eb2886a3fdc03dcfb3dc0220623056c1'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'b3ff21a5e5094cdcf877e9ee9068113d36a4f490fbafe2b9f9074da067b52d31'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', 'e0ff538192ddd08a189b686cb9eb304301e39350daa70a10a6ccc91d64647a7c'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', '9f13917729e89f935376930ecd2df4b9ec38e1d2708795c4cdee12722a6fa796'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', '0d545f81e8d26fbc724cd6a84c53ed2f34e2150057393e97176874e41d482ef0'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', '2df88721378d12fbaa36a71c03665edc469941b559577476952b0eacbe8c8b04'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', '630a6e319e364a23b568d06c28dfd0d4a897a39546739344cd7b896e5da265bf'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', 'b62fa41d273c35671b1a11ddcab85726476b0f278f6b0795a317d56c6db8e719'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6637,10 +6637,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', '59060eeb62c32915da686e58e8b611e26f69b9b0fd6083389c9594dd3d16cbe0'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '9271ed75f0dae0d5caff08020b9b602f4b6b15ea68809d82f2fd0b7aab930264'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', '4691f64f13209c9eac26119e3158feaaff679efd5fce975f918b8aad42996bc4'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', 'b31a89eeb94f1689531eac693d4000828d9cbdc8ba7582584898a09a2dc4c631'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', '52edf64f02058b24b295c85c4d8ab4f1967db8d1fd8f8bf88d94b6f9a2b34518'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', '95d96111b958cf666b9a8d0148f20c621940569812c5154763c95318ac502f5f'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', '0b29e9a52097dfff15139e5c149d3f12206b394335853f41ad5b250ca34ee830'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', 'b5ead8d8456efb99374ea1b794e982f719d8504c193e7b2efaca09da96d08ee4'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_persistent', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6667,10 +6667,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', 'ed1a2476d89a1deb487d6bb31bd689f8ac00fc351a06ad4c801c367d905f0d70'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '56d34baab309eae332161bea8428eb9cea5abea7978a2814f194bc3b505d4e9c'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', 'd87226a53947f622bfe3a8ebdd7307bca421f19ffad378024d59352e3f86be8d'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '6170979167c06ca3c2f46bf09e11c4e6f69bb665c06e18ec4d664a3ba67471c8'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', 'fd5b850e7b0a11522888a4201f747faeebee3a2befd319e8422ae2139216d603'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '3f30f939d5f2bd92b32de988353855832c2f9670c96dbedbd8f28505fae765e7'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', 'c163a946e79058530fcfd605fe22564f920c1ff32dc4f6444fc506c5dea420d4'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', 'd041751cd1d87d1b3118723f2109daf239bdcdfabf91a5bffca77275d5a97285'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_early_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6697,7 +6697,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', 'a3857b5b5618889239da9d12d79e9cc20feb6b8d2bdca2ca9369c7594d0af69c'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '92ddbb7c7b660709b1244a5f322d4d2bdda459bee7cd6b776e0e41ee94d88801'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6724,7 +6724,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', '2892c9f267462a8ca8032dd0a86e0a45358b7fc8dc01151569f7f8d3b79a129c'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', '18294c85b681c24867c5e026fea90e5616414eeb92939f8257818552bf1f80a7'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6751,7 +6751,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '8e0ed977a221a712f8b55c98d9b01e5d61ec0f8a1ecca5ea6c5440c5d72383cb'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '7e41522cde59c95aad7fa862a983f1029f3423e2892e58ab92ae3e075cfddcb4'),
                     },
                     kernels={
                         'boundary': Kernel(symbol='hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -6934,10 +6934,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', 'fae4532b79cc213c18d2179d4af7c8bc08b37de8784f82f72a8a22ddfc974683'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '39f3e85b71b16685fd1c37644762590b0dbf9593486faaa9df6af4186ab0ca82'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', '6e801e3dce6400bcafda21bcef78ffd803103f3b177201ba4b1b8a1a972abaf0'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', '2f47a26064149fc2b7fc12ec27efb23bc9b6f85e70679cffc17ca5a9036f62f4'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_70.cu', 'e70cea6d5f87cb51097e0444ed70727653d659b6a9d6e9252504627417f646e9'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_75.cu', '39eac63b2a145becc011649b1edb3d37a817a36c02dd8091c261edd6bde9083b'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_80.cu', 'd1ec2e014ff3e915b86cde65845e05bf2a72d8e548ac3c48659f451ca982cd3f'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90.cu', 'b4c44f8431c44edd60007a0f653c6d5cefc6938bbb96c7ceb4a79429bee7fe88'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6964,10 +6964,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', '42d37f301b3d97128416e16d000a5783890f3d60e3edf16aef5fd7204b2301df'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', '3a11d9e49bc6b5cdce48d37cc4688ea0d1cd2f7daca3966e4b48a065ff11c4a8'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', '7506f6f633d36481a41b5f3067f61c46fc09f3d97b675b6d0681abd5bd5f911d'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', 'df2e177f566cb140083b50c4983e835d8db93b0ed025e332ded9a05d5290c618'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_70.cu', 'ba699769e5c88e1f75f46b8da4d196087a1efe0197654b091106d06db56f430f'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_75.cu', 'd1be4904bbebab62e3c39d562692550bb8a75b18d8d627215dc74fcf752a788a'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_80.cu', '908252dac7bd303f48f277dd12afb61a9fe5fb9280cea0f3db872958eb221bf1'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90.cu', 'aeafd85814c1eba2243ac1e1f6d9b3fe3865f31095cf889b69d62998eca6bc8a'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6994,10 +6994,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', '0a7a843df29f1340b1a8fa218768c7f8dd468d1981d0b274b5db59d7e973003b'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', 'c2f62abd8d6eee20351f8249ccc740ff3ba223d2ced8f3d817a72f2877c7d4c1'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', '36eb88cd5d458457239cbf03c200df1d81215370daa3ab77eba74a504e30c8b2'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', '3cf0e1c3b716e377c202dfb43444de9f5b311372bc3aaf650e9eba8a3574efd6'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_70.cu', '9f04c9ae0f37a24769ab02b864c2d35bb55c7d2bba37ab9203ab4aa6298166d3'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_75.cu', 'cb6d9dad36080dabebacab4cbc7c4d8430e92f1956bae9a1e7ab53af0206eded'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_80.cu', 'd679dc1d6f5eb85559292ce196aacb4ed5d59afec3f0eb2c297093c71634e6f2'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90.cu', 'd316f699da85fc755a59fbd6167643c4eb13897b118297f045a2942ddbfc4030'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_persistent', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7024,10 +7024,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', '3da05dedc51ecfa311bc662d8c8555f1c2b25683003e0df8845b50a529240eb2'),
-                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', 'd29ebf88f9c2d9f0f8ab88554acd92440e84464580d755e50a32a14242aa14a9'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', '4c9b7c21c0e1380d7cdcfbfa9ce354eb9f94ff0175027a59e3fc4348450fb4c2'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', '6418c6f2b7e421fbfc0d7dc99d98a237db9c99af3de2e5c2c1bafef7a5ddc5d8'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_70.cu', '137bab01a92edcd94e226efac6894cc58c0eed5bb6dcd9523c7256fd82bc2491'),
+                        'sm_75': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_75.cu', '4bc300cb004fd19a3311d1007e6051bd13393e272ca6582f21567876a3653ff3'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_80.cu', 'e8b9349b0abfe08a52b7ff8fbe3e0462fad2ea8065ab0eb92d2a3b4b98944b1f'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90.cu', 'ccdde39531858b6cdd7c01e1f215ad40c363c924fbd02b85cb53946a864d639d'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_early_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7054,7 +7054,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', '0c13e363c9e57082b2cc3d45e16105c24ae08059eef4e6b124837010f26da73e'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90.cu', 'df651e9a358370ee42667d2368170d824f317e110aa64201350e175d8bfdd415'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7081,7 +7081,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', '5530450d18d94373fcd9aaa05c17e7fb6bf727f681083a07aa2a694507b8046c'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90.cu', '3a3841bac477ecd239302e26d5ee915da28a8f764ba74bffc5d302c4ad5cc281'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7108,7 +7108,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '577049f1267003f71e65ab8a5673104dbb0445430d82cd423c5f5bcb4c82decf'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90.cu', '4e980fc8db1d5c2bbe2c37d38406dbcf89a65294be8f0687f1849a5909b0284d'),
                     },
                     kernels={
                         'boundary': Kernel(symbol='hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -7291,9 +7291,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_70.cu', 'de4abbf4261232c2a595fde13c7c35465e572cb204cb6677065915d7dd70f191'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_80.cu', 'db4bbb2b493d9e08802e5feee51f9fe08934ea583d746547284ffe45f170319e'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_90.cu', '1ab9965fb3a26b48907a2ea989b5614a985346331196e526348e52ea49105541'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_70.cu', 'a41b7d991e7ba167da3bb7728abf773ec93462409ad72115f4c46864fb9e4ab4'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_80.cu', 'b57098e8b7b0b4331bef774d0f0dc789c2d1d140650b9081dc38ea94858d18b9'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/replicated.sm_90.cu', '4da60b0b0d9cc4f833ce45b8a4c86add353936abe1d45a9c3756b68e414aa183'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7320,9 +7320,9 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_70.cu', '5d540ee2fa0ec0e6ae0ad3370f6332710b55bdb6e262a7285a8020bc8f20d51c'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_80.cu', '7a3b8a18ac63f0d5c41e8510d0fb54a7f2b75346b14c07f06cda862b80fe9c05'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_90.cu', '6d424ae05a96dc2ee38b621708ae11f3c92d7c5b68c5a892250b83b4fa5633c7'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_70.cu', 'f2c9f7eb9e79e5f01125aaddd08bb63f8c91265149907d57203bceed1a97b356'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_80.cu', '76c0b516373ea5055175fca8ce77308d2178f17036bbd047f82513c15bb28605'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_160.sm_90.cu', '1d1d81b9a33bf466ebb04dbbcdbfc2d4d6c08d8185adca169999ae834016519e'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7354,8 +7354,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_80.cu', '14b501e56900f6f5d49f8b34d6e4917b335862fe4d865bb8528f5e8f67b45287'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_90.cu', 'a930baf76a735dda0313df23311bac3be40d6eaab9b441af74a695c604483f1a'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_80.cu', '11a94e58b1b62e82100c5bf308770946c9c4785690c8798e8367856b93308e4c'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/fused_up_320.sm_90.cu', '1cfcf348a5cd9a3184b1753bf38acb82a98f8d060a0bb1da48fef1656ea1897d'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7387,9 +7387,9 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_70.cu', 'a6fc8b2443a8836191afa5b0ad509cdab26d6e54b0d767a9f2a176db930729e4'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_80.cu', '65c934307bc77725d6a42bbb7c11fa6865309a5323a1f51ccf8d877117f9b665'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_90.cu', '2fea8f02f95f7882a640cee879f7368ad3c5eae0f3a8d1874f08ac39527eb212'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_70.cu', '18bf7d6e6b1238ee29aa2bb52038d005e685bc6d9b6e16a1e88601f62c2081e4'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_80.cu', '7f0ec89ea8027674d613389f35e65d1d9b46f53f1fd0d13442e266803e0d4d65'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/hidden.sm_90.cu', '4a575c64e206f116aff327e975ab9ca23c8b7d5b122a140b5f04b4d9e20251ba'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7423,9 +7423,9 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_70.cu', '942c033852687ea8d43b2007ee5525853bd54fc951745a6f0bbba3914457c99c'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_80.cu', '2aaeffca2bd9b7dcb04c23c14dbe1966867809270a8e28cac166b53037981cfd'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_90.cu', '03b8e8950358ef3daf9b99adc42aa53cdd51f8d5448d50a22d60b2053ae8ae49'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_70.cu', '32cd6cc38a132861064886d9e4acc3a89a82a2d990434a4a9ec6e728947e1760'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_80.cu', '1ae7cb0e1fbd7c6cd8f0b4268d93b8b16a4692fd20f4aff82e28372443e97609'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp2/fp16-hc4-h2560-n1-r320-tp2/gates.sm_90.cu', 'c33797d6e31da0705471d65683c04f1678c2379bfe5e8dc605e08b55de58dbf2'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7469,9 +7469,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_70.cu', 'e7758d30ccfd86b16c057c60122fc11bb7d01b13904fedf777d85a611df4b2bb'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_80.cu', '4247e0bbd1241d0b6ee5d2c8db147b98f855682a35f2d8dda231069ed59c2273'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_90.cu', '041b33b775d7ba54ede13c0d1ca2213ce069f8ff627f15a4987146c7d18192e8'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_70.cu', '6c2262bec934f574170fb2c5a89792bf395ad01801c4410ed5589f8da6c33240'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_80.cu', 'b8ed38bd7ad27ff56559d70a195445e0e9fb53225b4e72122ed0f832e7f96dcf'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/replicated.sm_90.cu', '46146e6a3819fa5a6dc9847bea3441aca42dd430e243ff6b5e1fa4ae33e225e0'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7498,9 +7498,9 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_70.cu', '9e3cacad6921793102828ea1d49a7f3ae129dc2f87441e86aa560538aba1e327'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_80.cu', 'e0b78bcf193839f748dc7af967d6dff7ad966efdaa857cb0b50a8e2d14475eef'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_90.cu', '500629489706d04f32a2be7545097f0d039328be4cd08bb86da5c9f981f2b7a7'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_70.cu', '0fbc9c16c2d7ae88c77866ed4f7fee8c9b9ad294ac7ef131d5818190eae6c7bc'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_80.cu', '4a3d3007572806fe31672d0d641565bde744b2a82b5e8cca38ce2690776960f9'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160.sm_90.cu', '9e8435655c18bf4e5269702f42b34981020cf91a1f779da30cf31246c0b00170'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7532,7 +7532,7 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160_late_norm.sm_70.cu', '8b0fa6ec5c39c9620271420bee67ee54017e858c79f303e9baac9c0a06f010e6'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_160_late_norm.sm_70.cu', 'abbb56f7ce1f5d52470fa642622d824418f0857d91dde0097590c2c462019a99'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160_late_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7564,7 +7564,7 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_320.sm_90.cu', '5f35c49c6bebb10967cf30aaabf507082f4fe1fb360a3739e7ba7e85180ed2fa'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_up_320.sm_90.cu', 'e5815175214083bb9cc16ce224c4a20b0231a60da5590984bf0e041e008f6544'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7596,9 +7596,9 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_70.cu', '51f421e7fd954edd9522429ae0c86055caf4b592efa4cc1265275868a7ad143c'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_80.cu', '1141722907cee22020368cfa91f4f01db9db4e6926554b24ad99676984afd356'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_90.cu', '4342d314aa8e1502252e9b4f88804f8a36e034a6a0cab6cad8882523cb6091c9'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_70.cu', 'abbcf481e669576522dd6aa77d7bdf9b0235baaebe45b2ce842791ed683fb993'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_80.cu', '63bc9b5c8efde71ef49a00eacdd0cc2fe0851e14b4212e90357e06da151a1d43'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/hidden.sm_90.cu', '1cafb24feb6d39c19e34c18d0910618aa2ac1f4477ddf34967003194ba57c402'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7632,9 +7632,9 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_70.cu', 'd19bd8b9978dd1822d13bf18786056fba27bfbb91cd0069669c9a37b057dfc51'),
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_80.cu', '6a86bdddf98253cae3b6b83fa038e3bb0007d639442973427b903e7e11981b8f'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_90.cu', '129b0884031e1f64013497c059c156ad1a7c3c5fda41974392d63e5df902690e'),
+                        'sm_70': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_70.cu', '8dee41e96ff60833f1d45735674340f2c40abf371622fc1511ecc10acce3a3fe'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_80.cu', 'b49cef7d1333ea3d03b5fc9d93bc48f0250b8e492cb57b6f4984f89d6b400f50'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/gates.sm_90.cu', '2e649cc59a1c226f6a75f93ea4a9bc7b1246789438eaf3b3439de59db9fa3bb0'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7668,8 +7668,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_80.cu', '6dca8fafb6debdca70929352e42abf914b761c535596769a7a9790530e9b6e69'),
-                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_90.cu', '9591a3f49f2ab690304d15fb692c3805519c7d7499858d1247c34b2776f0348b'),
+                        'sm_80': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_80.cu', '7cfb0f591e0d088063fbde587cb6457a9598634ea907460812c763aa1633cb12'),
+                        'sm_90': Build('hyper_connection/qwen38_flash_tp4/fp16-hc4-h2560-n1-r320-tp4/fused_norm.sm_90.cu', '78add76f60f9a9fc0c8f976907afc5f1c88d99111a0e2403d9e94b6f5d8405cc'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),

@@ -95,8 +95,13 @@ def _two_kernels(workload: HyperConnectionWorkload, candidate: TwoKernels) -> Lo
     offsets = Staging(memory["down"].down, memory["down"].norm, memory["up"].up, 0, 0)
     return Lowering(
         template="hyper_connection/two_kernels.cu.j2",
-        constants={**_constants(workload, candidate), "down": down, "up": up, "offsets": offsets,
-            "load_widths": {2, 16, up.chunk * 2}},
+        constants={
+            **_constants(workload, candidate),
+            "down": down,
+            "up": up,
+            "offsets": offsets,
+            "load_widths": {2, 16, up.chunk * 2},
+        },
         kernels={
             "combine_norm_down": launch("down", *_COMBINED, *weights, "x", "y", "partials"),
             "norm_down": launch("down", "residual", *weights, "y", "partials"),

@@ -468,6 +468,7 @@ __device__ __forceinline__ storage_t finished(int i, float total) {
   const float t = over_branches(rounded(total));
   return to_storage(t * sigmoid(t));
 }
+
 namespace down {
 constexpr int THREADS = 256, TEAM = 256, BYTES = 16;
 constexpr int ROWS_PER_CTA = 1;
@@ -489,8 +490,7 @@ hyper_connection_down_fused_up_128(
   float sum[SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = member;
-    const int k = segment * SEGMENT + chunk * CHUNK;
+    const int k = segment * SEGMENT + member * CHUNK;
     const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
     const int row = tile * ROWS_PER_CTA + team;
     const Elements<CHUNK> weight =
@@ -539,8 +539,7 @@ hyper_connection_down_final_fused_up_128(
   float sum[SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = member;
-    const int k = segment * SEGMENT + chunk * CHUNK;
+    const int k = segment * SEGMENT + member * CHUNK;
     const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
     const int row = tile * ROWS_PER_CTA + team;
     const Elements<CHUNK> weight =

@@ -198,7 +198,7 @@ __device__ __forceinline__ float over_branches(float value) { return value * 0x1
 // then follow those of the rank before; the weights, which every rank has whole, are there once.
 
 constexpr unsigned int RANKS = 8;
-constexpr int RANK_LOW_RANK = 16, RANK_BRANCHES = 1, RANK_HIDDEN = 256;
+constexpr int RANK_LOW_RANK = 16, RANK_BRANCHES = 1;
 constexpr int RANK_ROWS = RANK_LOW_RANK + RANK_BRANCHES;  // of down_weight: its low-rank rows, then its injection rows
 
 // ---- the channel: memory of every rank that its peers may reach, layout version 1 ----
@@ -464,6 +464,7 @@ __device__ __forceinline__ storage_t finished(int i, float total) {
   const float t = over_branches(rounded(total));
   return to_storage(t * sigmoid(t));
 }
+
 namespace down {
 constexpr int THREADS = 256, TEAM = 256, BYTES = 16;
 constexpr int ROWS_PER_CTA = 1;
@@ -485,8 +486,7 @@ hyper_connection_down_gates(
   float sum[SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = member;
-    const int k = segment * SEGMENT + chunk * CHUNK;
+    const int k = segment * SEGMENT + member * CHUNK;
     const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
     const int row = tile * ROWS_PER_CTA + team;
     const Elements<CHUNK> weight =
@@ -535,8 +535,7 @@ hyper_connection_down_final_gates(
   float sum[SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = member;
-    const int k = segment * SEGMENT + chunk * CHUNK;
+    const int k = segment * SEGMENT + member * CHUNK;
     const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
     const int row = tile * ROWS_PER_CTA + team;
     const Elements<CHUNK> weight =
@@ -639,7 +638,7 @@ namespace up {
 constexpr int STEPS = 2, LANES = 32, CHUNK = 2;
 constexpr int ACTIVATION_BYTES = 4;
 // A row is a hidden coordinate of a rank.
-constexpr int THREADS = 256, TEAM = 32, TEAMS = 8, BYTES = 8;
+constexpr int THREADS = 256, TEAM = 32, BYTES = 8;
 constexpr int ROWS_PER_CTA = 8;
 constexpr int WIDE = 2, STRIDE = LANES / WIDE;  // a load takes WIDE chunks, of as many lanes
 using chunk_t = unsigned int;

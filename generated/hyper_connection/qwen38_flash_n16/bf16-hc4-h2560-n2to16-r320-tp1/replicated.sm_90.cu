@@ -304,6 +304,7 @@ __device__ __forceinline__ void finish_row(int row, float total, storage_t* lora
   else
     injection_out[row - LOW_RANK] = to_storage(total);
 }
+
 namespace down {
 constexpr int THREADS = 320, TEAM = 320, BYTES = 16;
 constexpr int ROWS_PER_CTA = 1;
@@ -322,8 +323,7 @@ hyper_connection_down_replicated(const storage_t* __restrict__ y, const storage_
   const int row = tile * ROWS_PER_CTA + team;
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = member;
-    const int k = segment * SEGMENT + chunk * CHUNK;
+    const int k = segment * SEGMENT + member * CHUNK;
     weight[segment] = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
   }
 #pragma unroll
@@ -331,8 +331,7 @@ hyper_connection_down_replicated(const storage_t* __restrict__ y, const storage_
 #pragma unroll 2
     for (unsigned int token = 0; token < tokens; ++token) {
       float sum = 0.0f;
-      const int chunk = member;
-      const int k = segment * SEGMENT + chunk * CHUNK;
+      const int k = segment * SEGMENT + member * CHUNK;
       const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + token * STATE + k);
 #pragma unroll
       for (int e = 0; e < CHUNK; ++e)
@@ -371,8 +370,7 @@ hyper_connection_down_final_replicated(const storage_t* __restrict__ y, const st
   const int row = tile * ROWS_PER_CTA + team;
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = member;
-    const int k = segment * SEGMENT + chunk * CHUNK;
+    const int k = segment * SEGMENT + member * CHUNK;
     weight[segment] = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
   }
 #pragma unroll
@@ -380,8 +378,7 @@ hyper_connection_down_final_replicated(const storage_t* __restrict__ y, const st
 #pragma unroll 2
     for (unsigned int token = 0; token < tokens; ++token) {
       float sum = 0.0f;
-      const int chunk = member;
-      const int k = segment * SEGMENT + chunk * CHUNK;
+      const int k = segment * SEGMENT + member * CHUNK;
       const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + token * STATE + k);
 #pragma unroll
       for (int e = 0; e < CHUNK; ++e)

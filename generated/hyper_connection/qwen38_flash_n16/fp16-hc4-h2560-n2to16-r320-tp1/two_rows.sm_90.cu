@@ -306,6 +306,7 @@ __device__ __forceinline__ void finish_row(int row, float total, storage_t* lora
   else
     injection_out[row - LOW_RANK] = to_storage(total);
 }
+
 namespace down {
 constexpr int THREADS = 320, TEAM = 320, TEAMS = 1, BYTES = 16;
 constexpr int ROWS_PER_CTA = 2, ROWS_PER_TEAM = 2;
@@ -326,8 +327,7 @@ hyper_connection_down_two_rows(const storage_t* __restrict__ y, const storage_t*
     const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
 #pragma unroll
     for (int segment = 0; segment < SEGMENTS; ++segment) {
-      const int chunk = member;
-      const int k = segment * SEGMENT + chunk * CHUNK;
+      const int k = segment * SEGMENT + member * CHUNK;
       weight[i][segment] = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
     }
   }
@@ -336,8 +336,7 @@ hyper_connection_down_two_rows(const storage_t* __restrict__ y, const storage_t*
 #pragma unroll 2
     for (unsigned int token = 0; token < tokens; ++token) {
       float sum[ROWS_PER_TEAM] = {};
-      const int chunk = member;
-      const int k = segment * SEGMENT + chunk * CHUNK;
+      const int k = segment * SEGMENT + member * CHUNK;
       const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + token * STATE + k);
 #pragma unroll
       for (int i = 0; i < ROWS_PER_TEAM; ++i)
@@ -383,8 +382,7 @@ hyper_connection_down_final_two_rows(const storage_t* __restrict__ y, const stor
     const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
 #pragma unroll
     for (int segment = 0; segment < SEGMENTS; ++segment) {
-      const int chunk = member;
-      const int k = segment * SEGMENT + chunk * CHUNK;
+      const int k = segment * SEGMENT + member * CHUNK;
       weight[i][segment] = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
     }
   }
@@ -393,8 +391,7 @@ hyper_connection_down_final_two_rows(const storage_t* __restrict__ y, const stor
 #pragma unroll 2
     for (unsigned int token = 0; token < tokens; ++token) {
       float sum[ROWS_PER_TEAM] = {};
-      const int chunk = member;
-      const int k = segment * SEGMENT + chunk * CHUNK;
+      const int k = segment * SEGMENT + member * CHUNK;
       const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + token * STATE + k);
 #pragma unroll
       for (int i = 0; i < ROWS_PER_TEAM; ++i)
@@ -434,7 +431,7 @@ namespace up_mix {
 constexpr int STEPS = 5, LANES = 32, CHUNK = 2;
 constexpr int ACTIVATION_BYTES = 4;
 // A row is a hidden coordinate, with 4 gates.
-constexpr int THREADS = 256, TEAM = 32, TEAMS = 8, BYTES = 16;
+constexpr int THREADS = 256, TEAM = 32, BYTES = 16;
 constexpr int ROWS_PER_CTA = 8;
 constexpr int GATES = 4;
 constexpr int WIDE = 4, STRIDE = LANES / WIDE;  // a load takes WIDE chunks, of as many lanes

@@ -283,6 +283,7 @@ __device__ __forceinline__ void finish_row(int row, float total, storage_t* lora
   else
     injection_out[row - LOW_RANK] = to_storage(total);
 }
+
 namespace down {
 constexpr int THREADS = 160, TEAM = 160, PASSES = 2, BYTES = 16;
 constexpr int ROWS_PER_CTA = 1;
@@ -301,8 +302,7 @@ hyper_connection_down_small_ctas(const storage_t* __restrict__ y, const storage_
   for (int segment = 0; segment < SEGMENTS; ++segment)
 #pragma unroll
     for (int pass = 0; pass < PASSES; ++pass) {
-      const int chunk = pass * TEAM + member;
-      const int k = segment * SEGMENT + chunk * CHUNK;
+      const int k = segment * SEGMENT + (pass * TEAM + member) * CHUNK;
       const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
       const int row = tile * ROWS_PER_CTA + team;
       const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
@@ -346,8 +346,7 @@ hyper_connection_down_final_small_ctas(const storage_t* __restrict__ y, const st
   for (int segment = 0; segment < SEGMENTS; ++segment)
 #pragma unroll
     for (int pass = 0; pass < PASSES; ++pass) {
-      const int chunk = pass * TEAM + member;
-      const int k = segment * SEGMENT + chunk * CHUNK;
+      const int k = segment * SEGMENT + (pass * TEAM + member) * CHUNK;
       const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
       const int row = tile * ROWS_PER_CTA + team;
       const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
@@ -392,8 +391,7 @@ hyper_connection_up_mix_small_ctas(const storage_t* __restrict__ lora, const sto
   float sum[BRANCHES] = {};
 #pragma unroll
   for (int step = 0; step < STEPS; ++step) {
-    const int chunk = step * LANES + member;
-    const int k = chunk * CHUNK;
+    const int k = (step * LANES + member) * CHUNK;
     const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(lora + k);
     const int h = tile * ROWS_PER_CTA + team;
 #pragma unroll

@@ -283,6 +283,7 @@ __device__ __forceinline__ void finish_row(int row, float total, storage_t* lora
   else
     injection_out[row - LOW_RANK] = to_storage(total);
 }
+
 namespace down {
 constexpr int THREADS = 320, TEAM = 320, BYTES = 16;
 constexpr int ROWS_PER_CTA = 1;
@@ -299,8 +300,7 @@ hyper_connection_down_early_norm(const storage_t* __restrict__ y, const storage_
   float sum[SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = member;
-    const int k = segment * SEGMENT + chunk * CHUNK;
+    const int k = segment * SEGMENT + member * CHUNK;
     const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
     const int row = tile * ROWS_PER_CTA + team;
     const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
@@ -340,8 +340,7 @@ hyper_connection_down_final_early_norm(const storage_t* __restrict__ y, const st
   float sum[SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = member;
-    const int k = segment * SEGMENT + chunk * CHUNK;
+    const int k = segment * SEGMENT + member * CHUNK;
     const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
     const int row = tile * ROWS_PER_CTA + team;
     const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
@@ -384,8 +383,7 @@ hyper_connection_up_mix_early_norm(const storage_t* __restrict__ lora, const sto
   float sum[BRANCHES] = {};
 #pragma unroll
   for (int step = 0; step < STEPS; ++step) {
-    const int chunk = step * LANES + member;
-    const int k = chunk * CHUNK;
+    const int k = (step * LANES + member) * CHUNK;
     const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(lora + k);
     const int h = tile * ROWS_PER_CTA + team;
 #pragma unroll

@@ -559,7 +559,7 @@ __device__ __forceinline__ void prefetch(arrival_t* arrival, const storage_t* no
 
 namespace up {
 constexpr int CTAS = 128;
-constexpr int WARPS = 10, CHUNK = 2, STEPS = 5;
+constexpr int CHUNK = 2, STEPS = 5;
 constexpr int COLUMNS_PER_CTA = 20, COLUMNS_PER_WARP = 2;  // columns: hidden coordinates
 constexpr int COLUMNS_AT_ONCE = 2, ROWS_AT_ONCE = COLUMNS_AT_ONCE * BRANCHES;
 constexpr int COPIES = 2, COLUMNS_PER_COPY = COLUMNS_PER_CTA / COPIES;  // of each branch

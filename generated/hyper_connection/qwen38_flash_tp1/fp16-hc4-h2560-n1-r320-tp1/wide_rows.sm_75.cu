@@ -281,6 +281,7 @@ __device__ __forceinline__ void finish_row(int row, float total, storage_t* lora
   else
     injection_out[row - LOW_RANK] = to_storage(total);
 }
+
 namespace down {
 constexpr int THREADS = 320, TEAM = 320, TEAMS = 1, BYTES = 16;
 constexpr int ROWS_PER_CTA = 2, ROWS_PER_TEAM = 2;
@@ -297,8 +298,7 @@ hyper_connection_down_wide_rows(const storage_t* __restrict__ y, const storage_t
   float sum[ROWS_PER_TEAM][SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = member;
-    const int k = segment * SEGMENT + chunk * CHUNK;
+    const int k = segment * SEGMENT + member * CHUNK;
     const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
 #pragma unroll
     for (int i = 0; i < ROWS_PER_TEAM; ++i) {
@@ -343,8 +343,7 @@ hyper_connection_down_final_wide_rows(const storage_t* __restrict__ y, const sto
   float sum[ROWS_PER_TEAM][SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = member;
-    const int k = segment * SEGMENT + chunk * CHUNK;
+    const int k = segment * SEGMENT + member * CHUNK;
     const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
 #pragma unroll
     for (int i = 0; i < ROWS_PER_TEAM; ++i) {
@@ -407,8 +406,7 @@ hyper_connection_up_mix_wide_rows(const storage_t* __restrict__ lora, const stor
   float sum[ROWS_PER_TEAM][BRANCHES] = {};
 #pragma unroll
   for (int step = 0; step < STEPS; ++step) {
-    const int chunk = step * LANES + member;
-    const int k = chunk * CHUNK;
+    const int k = (step * LANES + member) * CHUNK;
     const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(lora + k);
 #pragma unroll
     for (int i = 0; i < ROWS_PER_TEAM; ++i) {

@@ -463,6 +463,7 @@ __device__ __forceinline__ storage_t finished(int i, float total) {
   const float t = over_branches(rounded(total));
   return to_storage(t * sigmoid(t));
 }
+
 namespace down {
 constexpr int THREADS = 320, TEAM = 320, BYTES = 16;
 constexpr int ROWS_PER_CTA = 1;
@@ -484,8 +485,7 @@ hyper_connection_down_hidden(
   float sum[SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = member;
-    const int k = segment * SEGMENT + chunk * CHUNK;
+    const int k = segment * SEGMENT + member * CHUNK;
     const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
     const int row = tile * ROWS_PER_CTA + team;
     const Elements<CHUNK> weight =
@@ -534,8 +534,7 @@ hyper_connection_down_final_hidden(
   float sum[SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = member;
-    const int k = segment * SEGMENT + chunk * CHUNK;
+    const int k = segment * SEGMENT + member * CHUNK;
     const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
     const int row = tile * ROWS_PER_CTA + team;
     const Elements<CHUNK> weight =
@@ -638,7 +637,7 @@ namespace up_mix {
 constexpr int STEPS = 5, LANES = 32, CHUNK = 2;
 constexpr int ACTIVATION_BYTES = 4;
 // A row is a hidden coordinate of a rank, with 4 gates.
-constexpr int THREADS = 256, TEAM = 32, TEAMS = 8, BYTES = 16;
+constexpr int THREADS = 256, TEAM = 32, BYTES = 16;
 constexpr int ROWS_PER_CTA = 8;
 constexpr int GATES = 4;
 constexpr int WIDE = 4, STRIDE = LANES / WIDE;  // a load takes WIDE chunks, of as many lanes

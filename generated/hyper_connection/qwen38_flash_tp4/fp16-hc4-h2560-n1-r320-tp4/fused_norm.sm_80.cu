@@ -379,6 +379,7 @@ __device__ __forceinline__ storage_t finished(int i, float total) {
   const float t = over_branches(rounded(total));
   return to_storage(t * sigmoid(t));
 }
+
 namespace down {
 constexpr int THREADS = 320, TEAM = 320, BYTES = 16;
 constexpr int ROWS_PER_CTA = 1;
@@ -412,19 +413,16 @@ hyper_connection_down_fused_norm(const __grid_constant__ Channels channels,
   Elements<CHUNK> early[PREFETCHED];
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = lane;
     const int prefetched = segment, own = blockIdx.x;
-    if (prefetched < PREFETCHED)
-      early[prefetched] = load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, own) * STATE +
-                                                     segment * SEGMENT + chunk * CHUNK);
+    early[prefetched] = load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, own) * STATE +
+                                                     segment * SEGMENT + lane * CHUNK);
   }
   Elements<CHUNK> y[SEGMENTS];  // first x
   Elements<CHUNK> norm[SEGMENTS];  // on its way while the sum of squares is reduced
   float square[SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = lane;
-    const int branch = segment, h = chunk * CHUNK, k = branch * HIDDEN + h;
+    const int branch = segment, h = lane * CHUNK, k = branch * HIDDEN + h;
     norm[segment] = load_weights<ACTIVATION_BYTES, CHUNK>(norm_weight + k);
     const Elements<CHUNK> x = combined(load<ACTIVATION_BYTES, CHUNK>(residual + k),
                                        load<ACTIVATION_BYTES, CHUNK>(block + h), injection_scale(injection, branch));
@@ -449,8 +447,7 @@ hyper_connection_down_fused_norm(const __grid_constant__ Channels channels,
         divide(1.0f, square_root(divide(ordered_sum<GROUPS>(squares[segment]), 2560.0f) + EPSILON));
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = lane;
-    const int h = chunk * CHUNK, k = segment * HIDDEN + h;
+    const int h = lane * CHUNK, k = segment * HIDDEN + h;
     const Elements<CHUNK> w = norm[segment];
 #pragma unroll
     for (int e = 0; e < CHUNK; ++e) {
@@ -463,14 +460,10 @@ hyper_connection_down_fused_norm(const __grid_constant__ Channels channels,
   float sum[SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = member;
-    const int k = segment * SEGMENT + chunk * CHUNK;
+    const int k = segment * SEGMENT + member * CHUNK;
     const Elements<CHUNK> input = y[segment];
     const int row = tile * ROWS_PER_CTA + team;
-    const int taken = segment;
-    const Elements<CHUNK> weight =
-        taken < PREFETCHED ? early[taken]
-                           : load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE + k);
+    const Elements<CHUNK> weight = early[segment];
 #pragma unroll
     for (int e = 0; e < CHUNK; ++e)
       sum[segment] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[segment]);
@@ -523,19 +516,16 @@ hyper_connection_down_first_fused_norm(const __grid_constant__ Channels channels
   Elements<CHUNK> early[PREFETCHED];
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = lane;
     const int prefetched = segment, own = blockIdx.x;
-    if (prefetched < PREFETCHED)
-      early[prefetched] = load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, own) * STATE +
-                                                     segment * SEGMENT + chunk * CHUNK);
+    early[prefetched] = load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, own) * STATE +
+                                                     segment * SEGMENT + lane * CHUNK);
   }
   Elements<CHUNK> y[SEGMENTS];  // first x
   Elements<CHUNK> norm[SEGMENTS];  // on its way while the sum of squares is reduced
   float square[SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = lane;
-    const int branch = segment, h = chunk * CHUNK, k = branch * HIDDEN + h;
+    const int branch = segment, h = lane * CHUNK, k = branch * HIDDEN + h;
     norm[segment] = load_weights<ACTIVATION_BYTES, CHUNK>(norm_weight + k);
     const Elements<CHUNK> x = load<ACTIVATION_BYTES, CHUNK>(residual + k);
     // The norm reads the rounded x.
@@ -558,8 +548,7 @@ hyper_connection_down_first_fused_norm(const __grid_constant__ Channels channels
         divide(1.0f, square_root(divide(ordered_sum<GROUPS>(squares[segment]), 2560.0f) + EPSILON));
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = lane;
-    const int h = chunk * CHUNK, k = segment * HIDDEN + h;
+    const int h = lane * CHUNK, k = segment * HIDDEN + h;
     const Elements<CHUNK> w = norm[segment];
 #pragma unroll
     for (int e = 0; e < CHUNK; ++e) {
@@ -572,14 +561,10 @@ hyper_connection_down_first_fused_norm(const __grid_constant__ Channels channels
   float sum[SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = member;
-    const int k = segment * SEGMENT + chunk * CHUNK;
+    const int k = segment * SEGMENT + member * CHUNK;
     const Elements<CHUNK> input = y[segment];
     const int row = tile * ROWS_PER_CTA + team;
-    const int taken = segment;
-    const Elements<CHUNK> weight =
-        taken < PREFETCHED ? early[taken]
-                           : load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE + k);
+    const Elements<CHUNK> weight = early[segment];
 #pragma unroll
     for (int e = 0; e < CHUNK; ++e)
       sum[segment] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[segment]);
@@ -637,19 +622,16 @@ hyper_connection_down_final_fused_norm(const __grid_constant__ Channels channels
   Elements<CHUNK> early[PREFETCHED];
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = lane;
     const int prefetched = segment, own = blockIdx.x;
-    if (prefetched < PREFETCHED)
-      early[prefetched] = load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, own) * STATE +
-                                                     segment * SEGMENT + chunk * CHUNK);
+    early[prefetched] = load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, own) * STATE +
+                                                     segment * SEGMENT + lane * CHUNK);
   }
   Elements<CHUNK> y[SEGMENTS];  // first x
   Elements<CHUNK> norm[SEGMENTS];  // on its way while the sum of squares is reduced
   float square[SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = lane;
-    const int branch = segment, h = chunk * CHUNK, k = branch * HIDDEN + h;
+    const int branch = segment, h = lane * CHUNK, k = branch * HIDDEN + h;
     norm[segment] = load_weights<ACTIVATION_BYTES, CHUNK>(norm_weight + k);
     const Elements<CHUNK> x = combined(load<ACTIVATION_BYTES, CHUNK>(residual + k),
                                        load<ACTIVATION_BYTES, CHUNK>(block + h), injection_scale(injection, branch));
@@ -674,8 +656,7 @@ hyper_connection_down_final_fused_norm(const __grid_constant__ Channels channels
         divide(1.0f, square_root(divide(ordered_sum<GROUPS>(squares[segment]), 2560.0f) + EPSILON));
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = lane;
-    const int h = chunk * CHUNK, k = segment * HIDDEN + h;
+    const int h = lane * CHUNK, k = segment * HIDDEN + h;
     const Elements<CHUNK> w = norm[segment];
 #pragma unroll
     for (int e = 0; e < CHUNK; ++e) {
@@ -688,14 +669,10 @@ hyper_connection_down_final_fused_norm(const __grid_constant__ Channels channels
   float sum[SEGMENTS] = {};
 #pragma unroll
   for (int segment = 0; segment < SEGMENTS; ++segment) {
-    const int chunk = member;
-    const int k = segment * SEGMENT + chunk * CHUNK;
+    const int k = segment * SEGMENT + member * CHUNK;
     const Elements<CHUNK> input = y[segment];
     const int row = tile * ROWS_PER_CTA + team;
-    const int taken = segment;
-    const Elements<CHUNK> weight =
-        taken < PREFETCHED ? early[taken]
-                           : load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE + k);
+    const Elements<CHUNK> weight = early[segment];
 #pragma unroll
     for (int e = 0; e < CHUNK; ++e)
       sum[segment] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[segment]);
