@@ -130,6 +130,7 @@ class Group:
     def kernel(self, name: str) -> Object:
         text = self.candidate(name).sources[-1].text
         for old, new in self.edits:
+            assert old in text, f"{old!r} isn't in the text of {name}"
             text = text.replace(old, new)
         return compile_text(text, f"{name}.cu")
 
