@@ -119,6 +119,14 @@ def test_sources_follow_the_numerics_contract(library: Generation) -> None:
         assert not re.search(banned, code)
 
 
+def test_no_text_has_a_condition_or_a_dimension_without_a_purpose(library: Generation) -> None:
+    leftovers = re.compile(
+        r"; true\)|if \(true\)|constexpr int (?:first|first_segment) = 0;|\b(?:STEPS|SEGMENTS|PASSES|GATES) = 1[,;]"
+    )
+    for name, text in library.files.items():
+        assert not name.endswith(".cu") or not leftovers.findall(text), name
+
+
 def test_identities_and_texts_are_all_different(library: Generation) -> None:
     sources = [s for w in library.workloads for c in w.candidates for s in c.sources]
     assert len({source.identity for source in sources}) == len(sources)

@@ -115,7 +115,7 @@ def test_no_race(rows, name):
         ("if (member < tokens)", "if (member <= tokens)"),
         ("y[member * STATE + branch * HIDDEN + row]", "y[branch * HIDDEN + row]"),
         ("sigmoid(rounded(gate[branch]))", "sigmoid(gate[branch])"),
-        ("__syncthreads();\n  for (unsigned int i", "for (unsigned int i"),
+        ("    __syncthreads();\n    for (unsigned int i", "    for (unsigned int i"),
         ("    __syncthreads();  // the next tile", "    ;  // the next tile"),
     ],
 )
