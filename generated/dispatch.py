@@ -27,8 +27,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('5358289074d0f41064c339a10226216bc12c7ad7de6bf60cc1b547c679f126ac', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', 'b1f63294523b632b5acbb2a290a0fca78929e6ac8f72d00f7a822f78d371fb6c'),
-                        'sm_90': Build('d88971079ad6ecdd1cb3f96ea3c39675b338382abaa7741ec167176807e95f17', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', 'b1f63294523b632b5acbb2a290a0fca78929e6ac8f72d00f7a822f78d371fb6c'),
+                        'sm_80': Build('9761b7abf2059b5f55f7f3262253a0c6a8c203d0188fa32760fd73eb5ed6d78d', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', '881b35bb52a4d8d6e4c53e3b308ad952351933201d333bd962fa0a1cac7e5e4b'),
+                        'sm_90': Build('b1939f8d2ad0150623dea1c5529b73516194de761df92dba4504cd76d88cd899', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', '881b35bb52a4d8d6e4c53e3b308ad952351933201d333bd962fa0a1cac7e5e4b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -50,8 +50,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('6b31d63942ef44b1abc648d3d0ded7db5941c9c799f9dafa7ffb157300554bdc', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '904ee40ebc973b9ef817aa0d6a634384a5931d833f7f38995c2fbffad999cef5'),
-                        'sm_90': Build('69d5ba80f9326c7f8aa79d29547760841f187fa6053063d1be85530ed28400da', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '904ee40ebc973b9ef817aa0d6a634384a5931d833f7f38995c2fbffad999cef5'),
+                        'sm_80': Build('1d41c808d8066f31086e7a6f424ab4bfa00fb34c6598600b56412a0dfee5704b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '5ce095b7d5601fef3591b47d510e8e07c9b2286bb5e80df276852085850fd9a8'),
+                        'sm_90': Build('5ca50ba11a8c19dbcb0e6708c35c7c2bedf0f2937506943378baf6fcfd0d0e56', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '5ce095b7d5601fef3591b47d510e8e07c9b2286bb5e80df276852085850fd9a8'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -73,8 +73,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('160563b4953dc492f2727f0f0140d8138e7a6dd0b2e23060017b3688e64c60e9', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', '3b5e33b9f28ac10bea303b9141f41fd47ea22664ace33547f0981a461837ba18'),
-                        'sm_90': Build('acd73a0fa67d33f2f3be089c00b19c97868488d07de345bc5df06a31a5dcb6b3', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', '3b5e33b9f28ac10bea303b9141f41fd47ea22664ace33547f0981a461837ba18'),
+                        'sm_80': Build('3dcc178a2032607e3ce238976f54882c995d619f2598d50327482a9030ba5ede', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', 'a2968a26d2bf13e6e7ac9ae7b5406b53e419445a3ebbf7f8ffabda8aec665132'),
+                        'sm_90': Build('7619329b101eb22f5aed3bc445864c4f0ef3263496cb38a9e08851225d595ae3', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', 'a2968a26d2bf13e6e7ac9ae7b5406b53e419445a3ebbf7f8ffabda8aec665132'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -96,8 +96,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('645403d090858ade7f956cdb6a7614f73b90f2f1e21d39d967122e742f67bd13', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'c198a3deae94ba4d8c56605d75939a7dd441b18414a0ed60769ccc510acaddb8'),
-                        'sm_90': Build('d7b942a4a8b9b8cd14e33efabfc7b46a5ba7f28d2ab79087e4f8392d535ec47b', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'c198a3deae94ba4d8c56605d75939a7dd441b18414a0ed60769ccc510acaddb8'),
+                        'sm_80': Build('12f18d0153d125f0a355fdb3939d618908ed1bd7f6609b0e246185f3b9e429c2', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', '1c084fd60c53832a95426d77ebc157994e93b0d93744e4d5c60d7359b7b21709'),
+                        'sm_90': Build('f0941c68edb0639be8bc325fea8f3234c469c162be3ccf35840d2a576ddf47d4', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', '1c084fd60c53832a95426d77ebc157994e93b0d93744e4d5c60d7359b7b21709'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -134,8 +134,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('bb64521fed62f57a40a0c94ea7bc8a862552d6dec6aaad8bb6a2410e2499b90d', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', 'ca6b22726206fc6946a2c4ee3e5520444f07fa05445ab650adc42ad2bfdef46d'),
-                        'sm_90': Build('ff55cd52a4aa201c35108ccd4a19cacc5e53fa543c74dd92c2cfbc1dff3f89e9', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', 'ca6b22726206fc6946a2c4ee3e5520444f07fa05445ab650adc42ad2bfdef46d'),
+                        'sm_80': Build('515d919a8407cec249e9d578820a2a4b10405a62571d681483e6740d140624e9', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', 'ac467617f3f06e6625ecb22ac57f9690c2ee5453b424e4e1a642531c4f787f1b'),
+                        'sm_90': Build('17da2c17238127a1d0b7451486e7f9cb47b8d40aeb9d9de01bf2514672340164', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', 'ac467617f3f06e6625ecb22ac57f9690c2ee5453b424e4e1a642531c4f787f1b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -157,8 +157,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c38bc6c402d578132c7afd6d15bf4ba2598130d25049e6dc886bbbd03820a638', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '1a0628aefe2e63f4c1216802d5c7a53aa9d141ac99fae27cc48e5d3a4563c168'),
-                        'sm_90': Build('af9e3d917e6eefc61fa96f04514184288f779b6fed466d7383850a97ea513578', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '1a0628aefe2e63f4c1216802d5c7a53aa9d141ac99fae27cc48e5d3a4563c168'),
+                        'sm_80': Build('273dedeaacd85f15bf06532a4204f53a4b0cdcd5b7c907e5a7de1f1761af5fe1', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '146e51686121e3b2b50e5223e66797bf91b7b4764e6fc7f0a54b26e08387771b'),
+                        'sm_90': Build('888d570036f9d118d02f41901ba9600d8dd58f61359ce009bf7c0aa065681a3b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '146e51686121e3b2b50e5223e66797bf91b7b4764e6fc7f0a54b26e08387771b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -180,8 +180,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('a62668673de72825af8c651e773224027e7e7316486bacc5da20907563070610', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '17fff9d8ef3ee0c03cc6fface1de81b1d720fdd2f451b01efff03183dc79f8fe'),
-                        'sm_90': Build('9d5a516f22577521cb6aa93c012666b79749acf8a8bc1ba3b6867badb0e50294', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '17fff9d8ef3ee0c03cc6fface1de81b1d720fdd2f451b01efff03183dc79f8fe'),
+                        'sm_80': Build('79d1f2b8a830bd105e9fb5d8b915febc2ec17f4efa507027ee8477b8bab98f05', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '38777068362bff77e20128763b73d699ca9bf32356e4446d7011bd4c6538edc4'),
+                        'sm_90': Build('bd3928df137272f8aec63bd9ffe79fa02168e6372e16f8a753dac660f22825be', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '38777068362bff77e20128763b73d699ca9bf32356e4446d7011bd4c6538edc4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -203,8 +203,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('2e682a5a5a0a14c9b5045d27840d429660125b21651096ad9364e624f4e985d7', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '95cffba081ea146c81b0ed07100fa8f0af9e5b26e6e6734a444dd184e720a730'),
-                        'sm_90': Build('45a44fc2b90d9fd1b51e51e606f9d4598c61dc3f3c97be3271dc5ff358679329', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '95cffba081ea146c81b0ed07100fa8f0af9e5b26e6e6734a444dd184e720a730'),
+                        'sm_80': Build('a3a73a8d9a488d1f792d685d6f4956ed080304efcfa0db1b7f49e3dc49e128df', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '03c27e20b3a1f65e537abab8cfb505d089bef007c43bb47a72b22045cec773bf'),
+                        'sm_90': Build('38cbc4f59d8603a890b01ff8da0ae335bf04a454b8deb25005be40cca7dfd7fb', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '03c27e20b3a1f65e537abab8cfb505d089bef007c43bb47a72b22045cec773bf'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -242,8 +242,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('2a39b4ad7df5dd6f3be6ed47dc4b13f3165d32475e6c5184b2d0f539f47d7740', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '540c42e1598f793279d1c1b7bca3c92eabda57006039bb1a2b900d11c0c9e201'),
-                        'sm_90': Build('17267a5b987d7d23ac432eab77ca770a8f479e706b4bc4b0cab5d99f1a57a7a6', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '540c42e1598f793279d1c1b7bca3c92eabda57006039bb1a2b900d11c0c9e201'),
+                        'sm_80': Build('357adfed4c15b7d0b1175558da5162147705cc187a04e71057d49c209c0f5d93', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '6dd3bfb45e54cce6ed73f241b5cf7749fdadf56417cebeccae933b969a02db89'),
+                        'sm_90': Build('0d5ac6b08346abc73a4e6015121aeff32546f7d3ebec26bf395c758299a839da', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '6dd3bfb45e54cce6ed73f241b5cf7749fdadf56417cebeccae933b969a02db89'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -265,8 +265,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9e206ea540b1f85c2bf4b69d02dcc30bd25f657d7b6ebefda4c03e51b585dbda', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', 'b658fc198dfac0b58e44852574009cc6a4532c5280166abc332498d1474996f0'),
-                        'sm_90': Build('9045692d56e0dca4b46fc433f70569eb6381064fe3ff5b6fd6669179bd7c0744', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', 'b658fc198dfac0b58e44852574009cc6a4532c5280166abc332498d1474996f0'),
+                        'sm_80': Build('015b1f9c73cb71447175c8b143831628de1f124dc9365cbd454316aa1a669798', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', '6abb1d5c800199068970372c56efce8f189358fb8b00efb1107d619d6c0375e7'),
+                        'sm_90': Build('64cb0ff4d697e0b6b6b4bf5c0c8ecdbb9755194ec1bd680356b0a0eb78e8302d', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', '6abb1d5c800199068970372c56efce8f189358fb8b00efb1107d619d6c0375e7'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -288,8 +288,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('be96ad52b71b06808217ada685ea40fdaf2a522c7e6b519ccec2036ecd7e0cd4', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '86b8e3445e5c28af0b1579e954b39226f3701bd2953e14ecabd6c9d18ca558bb'),
-                        'sm_90': Build('de543176527aafc3c0194fdc2fd9b2d0230cc9c5bc801df020018b092c636c87', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '86b8e3445e5c28af0b1579e954b39226f3701bd2953e14ecabd6c9d18ca558bb'),
+                        'sm_80': Build('af033851e233aa7cfd52e6ebcb3f19168e7200bcfd25c0115bca1509a9f8ce84', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '247ac8667d113076ed32672e5bddc6537b43d5ced2e466ef73b7593843f812ea'),
+                        'sm_90': Build('1f9092d6bb3a588c429eb8b1382b77b85f3ad47f77250e6cf039fb207493d35e', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '247ac8667d113076ed32672e5bddc6537b43d5ced2e466ef73b7593843f812ea'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -311,8 +311,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('1721c4e82fee828b70578c8a464f301cf1e379bb674c9e9ec9d481407fcf8796', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', 'e6edb4150e77040f6f607ee1ca7904ce9279fc2e9f527574c4868d877acb03fb'),
-                        'sm_90': Build('f09e9a605dd4ac330c089a959007692fa271ae566100be02eace3eba1bc31ae4', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', 'e6edb4150e77040f6f607ee1ca7904ce9279fc2e9f527574c4868d877acb03fb'),
+                        'sm_80': Build('79c904872e17c18a788cf4e8510713a61c25d470d277871b9a684a15a6209135', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', 'd33c5e1cacedce4d8fb261d1b9245ba43e2e557025c62c6d2359734005858bf6'),
+                        'sm_90': Build('4a1b00fdb56604fee9cf09046cf421071eac6ebe743ec74f6ba001520f8727a4', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', 'd33c5e1cacedce4d8fb261d1b9245ba43e2e557025c62c6d2359734005858bf6'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -350,8 +350,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('211500cd626da39187b6e06fef2260231713279f79f37f71ea63536c6b3d1d7d', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', '67be147bdac5d2253d69e24c575537680bec5997c82af2cfaf01b63618f49de4'),
-                        'sm_90': Build('a9be06ca47deb190e9ab77c1f1f26abce32fac8152d903ee8bd495eb6840740d', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', '67be147bdac5d2253d69e24c575537680bec5997c82af2cfaf01b63618f49de4'),
+                        'sm_80': Build('0025bcc0d87ef154fab2bcbdc1b9eb1ed6e52f5b6afefa2f4f9745c139ffc6f3', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', 'd8259cde86cd6c99e04c900a637fa56df00d5a7f1c77a7ef22f9a7253bf83049'),
+                        'sm_90': Build('deb7f02d9ae5af6e95843dfbe8c9c6c0b31b8bda26032890eea270bffe0ccbc9', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', 'd8259cde86cd6c99e04c900a637fa56df00d5a7f1c77a7ef22f9a7253bf83049'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -373,8 +373,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('8065790da46c2b44cd14c89d995fcab0a3e85719770e7ee497c0d72a41551bc8', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '5aecc9349f58c23922daea77f2d86751323eea4bf3aef04b4c42c82c46a39d0d'),
-                        'sm_90': Build('bf9da8fe0329c04aace52bea3bc1717d23b019c31da0a7a3dbc35f51e1644d3b', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '5aecc9349f58c23922daea77f2d86751323eea4bf3aef04b4c42c82c46a39d0d'),
+                        'sm_80': Build('3fd32612b3177b85181f9e79d42b6a9a15aaf78cad56f87ae66460b6ac5b74eb', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', 'f024e3be2892c26078697194912e6efe67a65030d120eb2da1ad4303fbebf1cb'),
+                        'sm_90': Build('a96693fb2676a7f1f9c0971d611b77febf8cabd22095f3bdccdf248b21199a4a', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', 'f024e3be2892c26078697194912e6efe67a65030d120eb2da1ad4303fbebf1cb'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -396,8 +396,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('000ecff5c79b83f344d237f8bcee808c4220f5f558a5dfbebe2146ff746a494f', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', 'a85ae742fd869afd6f28bb63f9a0f28a1528c1751e6dff4ac8caa2c6877a555a'),
-                        'sm_90': Build('afcd63e53ae403c567ac0a9e10e16748ea065c9c9772cc980ba05c7dc47fde29', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', 'a85ae742fd869afd6f28bb63f9a0f28a1528c1751e6dff4ac8caa2c6877a555a'),
+                        'sm_80': Build('c71bd641f65037ed445bb13813ac608d7310b8ace6598f5339c0419cfb42483f', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', '72f7b5f718427a9d5b0e9ef5eaed63dbd9f7ff4400359e737a903931da807374'),
+                        'sm_90': Build('01737441da4b6796bacfd5ef25490a7703983b77ecf9d8baf9425b570916e5e7', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', '72f7b5f718427a9d5b0e9ef5eaed63dbd9f7ff4400359e737a903931da807374'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -419,8 +419,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('00200d97b8605da1a80cd4140a1b851678ab2d5b6d5b20ad12e79bab398c26aa', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', '8658d492d12d94c239b1d287240a56960c5b90480b5f2ff8c74441d6b1f4aa91'),
-                        'sm_90': Build('e68d73c84dc6b3cb2558852716df472e87a05be5b4607592c8f4e3d8300458ed', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', '8658d492d12d94c239b1d287240a56960c5b90480b5f2ff8c74441d6b1f4aa91'),
+                        'sm_80': Build('d7abf58bcfffd35ea2b32159931fd784b8084207b1c7ea18d7aaf07b1a6fb74b', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', 'b06350e3eb2fcd7454f46f8b1925578bc873accd2821d3c6a793c5c2e7738ce4'),
+                        'sm_90': Build('93ff0109d3f8bc2bfa5ff99681548ea6b53145e735983966d9513441d5f1eabf', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', 'b06350e3eb2fcd7454f46f8b1925578bc873accd2821d3c6a793c5c2e7738ce4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -457,8 +457,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('eb732dace0e5ab539ef10926a91edec5236fa05bc892e9531231c5bf295b6108', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', 'a6861aac3f071bde1d8dbb438a5d0eaa7becd741f21787f3cff7761bad63141a'),
-                        'sm_90': Build('78a05c7bbb6818b82a58f9cbc097d773ce3c0c0e3c01cd063542331c88d95de4', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', 'a6861aac3f071bde1d8dbb438a5d0eaa7becd741f21787f3cff7761bad63141a'),
+                        'sm_80': Build('d50eb3d34e052015f9e3d382c474ce4e9e8d6d18d69206a7bb7239b8434abf6c', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', '844b3645a934515d92bf13451ff597c39aef3d9aaad8108bba4b15106579a11f'),
+                        'sm_90': Build('a64afff3c6a2c903897fe1e337416853d9ba9f4311d1dbae9ad1147f0d423adb', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', '844b3645a934515d92bf13451ff597c39aef3d9aaad8108bba4b15106579a11f'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -480,8 +480,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('1415d51a3dd66787a9c5e80ccbb40dc74a678b1902ae1a62488b4ecc742b7b33', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '2781524f555dfd10c9de6e3883b50284355c006dc406a412aa90524d02b50235'),
-                        'sm_90': Build('a1f21257b653409ab41a307304c5c0063b3808603bd1abcb475526b2c4a2fa9a', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '2781524f555dfd10c9de6e3883b50284355c006dc406a412aa90524d02b50235'),
+                        'sm_80': Build('ba9d0e303a12166c68bcf42b426f9387e5c64a9ec8b9e0c525522cff0652b8e9', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '56c463a5e6baf3d4095a832a30f130ba2912c2b3d299eaf507ec21f873315f3b'),
+                        'sm_90': Build('f7a0ebf29394c6d9581e9ac692a166ad37540a66ab96fa84d6bc7ef65c351315', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '56c463a5e6baf3d4095a832a30f130ba2912c2b3d299eaf507ec21f873315f3b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -503,8 +503,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('a4e0c4e4fe9fe45fbd63bdc0a3321ca154fc3185aab0986f57e2bab10d9112d5', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '874dd1c8504cd1e11ff396a5fc3a64ef715fe3b45ee91a93718c825c9fc9bce4'),
-                        'sm_90': Build('4ccd732821c4fe4cedf9892c0e5151e346688e090abd7ee9c5a989a277b79c81', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '874dd1c8504cd1e11ff396a5fc3a64ef715fe3b45ee91a93718c825c9fc9bce4'),
+                        'sm_80': Build('af0b09c4f4841d61ab9ca37acde1f92376add82d4cda2f53ea7643b262b9ce36', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '125ff388c7ce2ef055c12436796c8076c6c847e3407d1883664772736994ad55'),
+                        'sm_90': Build('6b76bdf485c4691d80f120e990eab93a950125fd77d5c1849f600327a45560f4', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '125ff388c7ce2ef055c12436796c8076c6c847e3407d1883664772736994ad55'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -526,8 +526,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('dcc1d09069f56fab47b7c08031d42bfb011487d265bb89e60164a571391c5f75', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', 'e640beeca0b0d6fbba29c7fe4d1de80c7acc2a5f9f59f6d858cf6c4d443e0456'),
-                        'sm_90': Build('e680ef747c8142f8205ad50c7aadfad684c79e61ebed873ecbf8674c9e48819d', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', 'e640beeca0b0d6fbba29c7fe4d1de80c7acc2a5f9f59f6d858cf6c4d443e0456'),
+                        'sm_80': Build('cb1d5dd62f77ec8dbd71e62e8d33a74da2a77aae47a470b34b9d2b95f3ec2360', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '8ed5a546f18ea9f98a136e596a5164fc5479713f3a0774d777c64ec2561db96e'),
+                        'sm_90': Build('b69aa8748650c241b7ef691abc31f57f2c66ec5c765912c18724e40719393586', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '8ed5a546f18ea9f98a136e596a5164fc5479713f3a0774d777c64ec2561db96e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -565,8 +565,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('cd2ff0383ebc0cf0a6333dc29a533e999592775f29087d34fb43f1501082139d', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', '04732a2fe4543e0c4726dff91f27d71da1be8e2df0ff1da3473f20f47cd81ec8'),
-                        'sm_90': Build('a6289d5ab492f1bde07762fb5f7a76ee250d1d72e5afe3e551c84144338afd94', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', '04732a2fe4543e0c4726dff91f27d71da1be8e2df0ff1da3473f20f47cd81ec8'),
+                        'sm_80': Build('756b56ca53b4093f6a45115f1115d7a85768a647d58843d2d352f97a214a23a4', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', 'e7d19e50fe602f902dc5094574859f4c9cdc70767fe745df7f6c347c3fa41c8d'),
+                        'sm_90': Build('1c62ef287728c9d0472f37a0aa6e9e32247fe9e31ddb950d84ba20186873bd0c', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', 'e7d19e50fe602f902dc5094574859f4c9cdc70767fe745df7f6c347c3fa41c8d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -588,8 +588,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('8319f7e5dd9bca60804be7bf19cfac4c7aff719f53aeaea974279c0e16192175', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', '6360663610b2a1363d19b86aa94a406b06a1ea92d303d221d9bae68ca4172a79'),
-                        'sm_90': Build('8c3d245ef1600a50e07794a561550dcd4851b40245423eed96193cb24521f517', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', '6360663610b2a1363d19b86aa94a406b06a1ea92d303d221d9bae68ca4172a79'),
+                        'sm_80': Build('c3e10fb8b1295271d7488eca3552967f5fc29f82c62c8279818277223113689e', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', 'e630a6b54d00f6c80630d1a79d0824b3220afb07fdbdeed8ad2986fb8857313f'),
+                        'sm_90': Build('853ded6751681a7ea3c8e341e4c0db357bda8329b8fc5204ceb089c92cea58ea', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', 'e630a6b54d00f6c80630d1a79d0824b3220afb07fdbdeed8ad2986fb8857313f'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -611,8 +611,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('82b24d9e3d0db44a723e14ccc2b2ebb90766fd3c7829650d8233fde8523a8933', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '2d6ab45caa61e439f549fbf295403130addda0fe16e5bb828fc214559685d5e1'),
-                        'sm_90': Build('9334fa7e99631952edc937627cff2e54054f4ab5d48f1ee455bf1ad5998980f2', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '2d6ab45caa61e439f549fbf295403130addda0fe16e5bb828fc214559685d5e1'),
+                        'sm_80': Build('894616bb1271b958ba56ac429ae4cd606b3175145520363db8ca96908420acca', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '73046a7141e26a24c74b6f6628a9e9ba71c8a40b4fd4635835e493238ca6229d'),
+                        'sm_90': Build('a59ab5bb4e9c13fa6f934ad055be3cbd3cd0d0ccdfb634245f01efc28c8b0cf0', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '73046a7141e26a24c74b6f6628a9e9ba71c8a40b4fd4635835e493238ca6229d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -634,8 +634,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('4d45c5c75e60d981c7ffbc0e241cfed2d1434ae4d776012fa8e2af21b1626dec', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', 'cf2ff30f02f53666f1d4efe38e856554203837d0b695e7fe69822dd25b176f20'),
-                        'sm_90': Build('3167de233e610611f1a6a8921969b664f7eda80e19ab0dd4559bc1deac6758b6', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', 'cf2ff30f02f53666f1d4efe38e856554203837d0b695e7fe69822dd25b176f20'),
+                        'sm_80': Build('9e50c66a526bfdd6eaa72eddfa6ddb89fa70a84b4e9e8a3c9482a38917f19bf1', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '87dd54efcb6704ee3013f5943421e461e1f8b5ce29ff19f5830c05443e6d2a19'),
+                        'sm_90': Build('7a8ae95f2385b27d0a2d7a8794ee94097598589aebc62b433b93e41853991fe8', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '87dd54efcb6704ee3013f5943421e461e1f8b5ce29ff19f5830c05443e6d2a19'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -673,8 +673,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('7367b15eda31df3efcd3027ea734f2bcf0976af7e11ff1c2e9ad558f81599071', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', '04616c0f29db42f3498eefcb54198420415b57b12cc017b7e6320475d46a48f2'),
-                        'sm_90': Build('a96e253ec45c0fcd9a4e25f1b1c197b0ef7c0ec02a67e434ce33b56671288219', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', '04616c0f29db42f3498eefcb54198420415b57b12cc017b7e6320475d46a48f2'),
+                        'sm_80': Build('67b61b87616e46bdaf7313afe1194050d569d22def843be983eae60a7c91c814', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', '364bae0180f3ac448f4d5ecaf38bdc367910457f547aec1671866f84d9656071'),
+                        'sm_90': Build('3d1295c9ff752d19c8a41902a2917bbb865da17fa1b0e04700633cd520563f13', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', '364bae0180f3ac448f4d5ecaf38bdc367910457f547aec1671866f84d9656071'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -696,8 +696,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('6d2ede6f6fc0e55a374eebd116294bd19f991c92260ba60c3b7fe1e2f34e7427', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', 'e01767f4070947ee22b09633c76a12b98384e777cc794c5fd0482ad5c61b583e'),
-                        'sm_90': Build('eada443c5d2ffe6d6073d9337f399e03a3c88fef005d489e5986f9a79119c508', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', 'e01767f4070947ee22b09633c76a12b98384e777cc794c5fd0482ad5c61b583e'),
+                        'sm_80': Build('820730ff4da54234f210da95badacd29bbb8df2daf7ae80cbce62d4692a5a2e7', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', '4e768d86433d847a3389d6c47139f1f09d1f7dc677f7c309d6d5befd5f0efc4d'),
+                        'sm_90': Build('942e21056d8c6932572e9e3a24fe862938083e75d07bc69caa05d0f37357fff2', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', '4e768d86433d847a3389d6c47139f1f09d1f7dc677f7c309d6d5befd5f0efc4d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -719,8 +719,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('7a78118f215ebcd276e0adedae4f4e18b2ec9dc3a32b60bde85ca9707b05000b', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '5673b758ad798903d1c79415f1a4196eb6dde536bc45bb9cc52a8d7aa720b8cd'),
-                        'sm_90': Build('32151b3b53d45c516cdd0ccb26b5aabf78eb368b124764aea31773a721293ca0', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '5673b758ad798903d1c79415f1a4196eb6dde536bc45bb9cc52a8d7aa720b8cd'),
+                        'sm_80': Build('b4d3b8a445ce341be74758577372c7e65cb0f71774741377ed7d7f945ab429d8', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '4c132efb77bd3baab630319ea347aa005c4eb945fd61306a02115ce0e6237312'),
+                        'sm_90': Build('3efa99d6ad4eea0b8f7cf583b76c164728b2621d2cecb321d8a1a9c7d220a8cc', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '4c132efb77bd3baab630319ea347aa005c4eb945fd61306a02115ce0e6237312'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -742,8 +742,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('3341f22be1a306f61c6084130e9c083f13aac93c16658ac0ff4b0660d41b195c', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '60d97156b2d7f4485f1b2fe74b9449ed141e5e33c8bc6fad0976250f30a22dde'),
-                        'sm_90': Build('6948ebca5023f4952e2b2c27b01fc52c1e2d75744f9241cedc8c3ee7a05d919b', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '60d97156b2d7f4485f1b2fe74b9449ed141e5e33c8bc6fad0976250f30a22dde'),
+                        'sm_80': Build('93936d756197c1caa493717c2b317e153e4b42dc3b5f068ced7fcd1da30ddcd3', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '7bf51c9c4c45d55a9d4047eee612d5c254432a408c15e84d364a86ccae199ae1'),
+                        'sm_90': Build('cfe764a1b4e5a0d648cfa0ad681effe4a5d32257ed5aac5ae0d580df34273975', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '7bf51c9c4c45d55a9d4047eee612d5c254432a408c15e84d364a86ccae199ae1'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -780,8 +780,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('19441136ab5b9ad6cf2d3ec3fc306679e954bdbe34f3f9a705ffd9b939bc1ce4', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '5bc808a4359d09cf1992914235acef90cf480231a128a451659732f477496eaa'),
-                        'sm_90': Build('5d710b90e5f43850435f0d29df554c32a0a54c4ca71640b1927cc19a1223d024', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '5bc808a4359d09cf1992914235acef90cf480231a128a451659732f477496eaa'),
+                        'sm_80': Build('63e819fd45c85cdeed9d68f4417f96175f894cd9da45d7e9888664f0b4c76fba', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '4a1f289a96d7df1b2199529eb896715b20adba7d09a6f1037571a4d7f9c9ced2'),
+                        'sm_90': Build('ee1b736f06f8ae7452c8f81fdc245427222e65d86fdd1c3230b3f07f5beaa5ed', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '4a1f289a96d7df1b2199529eb896715b20adba7d09a6f1037571a4d7f9c9ced2'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -803,8 +803,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('6d1f91909ef4e5ac0ac9080b6e3d58e773ccddcb9a411dd2df650d10084560b1', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', '0962c640398a30cdd239fdc822a861aac469996af4b075bfb3aca931bfa2e05b'),
-                        'sm_90': Build('e45c67b5be08ffc28227c9369aacbb84708c40563b1317d464e0507c411aa2a7', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', '0962c640398a30cdd239fdc822a861aac469996af4b075bfb3aca931bfa2e05b'),
+                        'sm_80': Build('23a086020fbe25e6f70ebd35cb3d6a6a0236b0bc165874507583097e236cd2ed', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'd3078728f993cb58aeddf337bf4b5429e6b57b09b6537330533d580d4f7cfecd'),
+                        'sm_90': Build('6897eff022c347945310515083d47160e77bd8c10439625b059c7402cbffc20c', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'd3078728f993cb58aeddf337bf4b5429e6b57b09b6537330533d580d4f7cfecd'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -826,8 +826,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('33d2edf44ea74f1648031d7f464dafcd89ef82bfbb063756dfaf6b0bb27ecfa5', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', 'a126d40855742dd6012eb72f455d1f158912f5bfa74183bb4185d977efaeaec6'),
-                        'sm_90': Build('ee61c4f0d3139cef1a9bad2f1a172a2bfdc36098dcf29f5b707dab705d62b243', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', 'a126d40855742dd6012eb72f455d1f158912f5bfa74183bb4185d977efaeaec6'),
+                        'sm_80': Build('7e67ceb5c27f03b950ed511a5dcb0a97e6fb82a5239b9e382e1e0803c41995ee', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', '5801d6f546c8a57641d84e99be18b077a144377204081ca2989f7423f599e3ac'),
+                        'sm_90': Build('dfa3616a8afbab928a411a341c04a3a60eb9d5b755b771aa80005024bf58bac2', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', '5801d6f546c8a57641d84e99be18b077a144377204081ca2989f7423f599e3ac'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -849,8 +849,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('b53189757bf5b251996b00cf76faaf660c25837acbaed883f2875a34f948798d', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'c0ef7a64b3879f1ba08b574c743e9eeb5a9e53a806fc9cb2f4bbe5a8370d73a6'),
-                        'sm_90': Build('d47fa09229003851b949b1fec254774b91b5c842c24375ea416cf70534d1a032', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'c0ef7a64b3879f1ba08b574c743e9eeb5a9e53a806fc9cb2f4bbe5a8370d73a6'),
+                        'sm_80': Build('c97b2b7d6ad40a0c7bad143c16cc919e2160e28572a426b5bb6a50ad34ebe90a', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'fd6dbaada4226fa63c68576f0ac8435cccc9fa13c5afaf6c2f6756ea9eb5f3ca'),
+                        'sm_90': Build('4d97afac8549f7c544badf85496aff65c971edd220199bbb4ed882cba4ea0424', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'fd6dbaada4226fa63c68576f0ac8435cccc9fa13c5afaf6c2f6756ea9eb5f3ca'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -888,8 +888,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('878863fb4518007965806cb109d11fe245325bc95f816b67013faffe548c5b09', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '1ad657623152863d0d2419d8ed9389effbf06994c5eb47d8f201c00272a54b1b'),
-                        'sm_90': Build('f90bdcff6ec43b0b94f56565d6dcaeaf87e89e4f3d0a5d293b42a9b8b9b8dd92', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '1ad657623152863d0d2419d8ed9389effbf06994c5eb47d8f201c00272a54b1b'),
+                        'sm_80': Build('ed0d6c05f5185572d725bb8d3b966e11a03b175c4e4c9a8b8d284326011ce49d', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '5c0680a3a11a612922f075f67813d0e1d286d3eee2fd406be060f0623025a8c7'),
+                        'sm_90': Build('e851fb1802228f5be3b2f53645750bee708edd5e2fe4a65ea96a25e984641cc0', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '5c0680a3a11a612922f075f67813d0e1d286d3eee2fd406be060f0623025a8c7'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -911,8 +911,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d0c62527739e6926a1abc6d1e06135f15ddb31122ba72f553cad638ae366568b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '1cea734c539ccf62399a29c535732dfd6172d039152baa474ce555a88e7637d4'),
-                        'sm_90': Build('4e07657c30068c3f73368e6bda5d1fb8ea86928f5c5ec6902b26683566123660', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '1cea734c539ccf62399a29c535732dfd6172d039152baa474ce555a88e7637d4'),
+                        'sm_80': Build('f4cbe6894a21322ea698afb401df251681c7388e82f6d44aee4801a5c41ccd8f', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '0311e76d598b6893264b4e1f66ece3bebb3e64b9c1a8098bffb9b45585df4d23'),
+                        'sm_90': Build('d65071e067612877121a9bfc0c591de7baf47cd873d01053db47cf11414327b1', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '0311e76d598b6893264b4e1f66ece3bebb3e64b9c1a8098bffb9b45585df4d23'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -934,8 +934,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('3a679de0ed16842d78f15ad702c5a04898256c3cd0a90d23ac3bdd0ad5be7d54', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '290087d200f51ff86c5d1b73ba77c4db32cba543fbb65ea6302b45268ecaca69'),
-                        'sm_90': Build('6523e37aa8cb1e3ef9737551f476b62f9e5c1dc153ca1e245c4214350c29f4bd', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '290087d200f51ff86c5d1b73ba77c4db32cba543fbb65ea6302b45268ecaca69'),
+                        'sm_80': Build('b97f3716ab0c9d902000ad67f6820705781fa18647d9f347d985d58799a2bbe8', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '91df8176ad35c915401d7838c5c4f477da7aab2cc574d0782175d378e71eae40'),
+                        'sm_90': Build('203caf69285f81bdf34465ed2b1343dd3d1936cca4ba6fc6b705361a365874d7', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '91df8176ad35c915401d7838c5c4f477da7aab2cc574d0782175d378e71eae40'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -957,8 +957,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('348a81298b7f578034a39c1695dc29d1b222f9e1a67d2c2c30096d364466bca2', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '6084208a1072d720898ee3472768caa765deab86f025eb900124162e939a1336'),
-                        'sm_90': Build('255ee8c8fbe2254ddf8cc4e0de766e403bc26804f2f681105c5072a87f13a5ba', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '6084208a1072d720898ee3472768caa765deab86f025eb900124162e939a1336'),
+                        'sm_80': Build('85aea1491d792b0e029500a2443b28b83218418db8feb1af3a6690c8dcf122ff', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '1f876f2033c10361df87cd68aa0f727edb8dce582c18e4bf78fe7f3f6be0919e'),
+                        'sm_90': Build('9367a9a74cd83aaf683d75c123a7db87784573c43a6700c07d4e79efdaa514c6', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '1f876f2033c10361df87cd68aa0f727edb8dce582c18e4bf78fe7f3f6be0919e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -996,8 +996,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('51829bd84e6885e5b69ae2d9a9c95664135697d39828165c3bbfe3c8604dcbdb', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', '32d99a2119345624c4f090660fa54344c5c61d3f94785e9d3fe192a38c5af850'),
-                        'sm_90': Build('dffde2eca3242df9a0d58fabff782364fb358a1bc8bcfce294d8690de4df60df', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', '32d99a2119345624c4f090660fa54344c5c61d3f94785e9d3fe192a38c5af850'),
+                        'sm_80': Build('46edf66e669879a0ff0aeb9541bbc04d48a0d821b2df33e58e1eb2c470d9b587', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'dabe85fef0ce7e403995511032e08a941829af62cdc092865d86a4c9389d1ffb'),
+                        'sm_90': Build('03498469b51d5af60511927cbae9fbcca0d1dfaf319412410c5eb17c6abd6237', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'dabe85fef0ce7e403995511032e08a941829af62cdc092865d86a4c9389d1ffb'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1019,8 +1019,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('32308a6c9eb7fd0dd427cec8f4a7d620ef5443bb06aca6bc561391fe34b3d89c', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '1855b7dffa4452f8a4741134c364ea321dbd2ec36d86e496a8ddac350c2549a2'),
-                        'sm_90': Build('0b490119259a7bb067812ac9876c1ab2b2f46cc4b7820c48740276eb7867feb5', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '1855b7dffa4452f8a4741134c364ea321dbd2ec36d86e496a8ddac350c2549a2'),
+                        'sm_80': Build('5e8e8ed5679d7a90d4432f86446f86b1350d36a7e6813bd247034773d1479440', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '869201b19943eebb9f518e1a5c4a0fef4987a28baa70718eeb1361a3235c7d09'),
+                        'sm_90': Build('5036dc409dd2e5ccea96cba9f6bcd565cd3c4e59de423f86c264fc1e25106c8f', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '869201b19943eebb9f518e1a5c4a0fef4987a28baa70718eeb1361a3235c7d09'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1042,8 +1042,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('69b09596f2740dbe062e4832aa34ecd2d45d76c4da846bc646e3105d5b6f44a2', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '3a8fe90b8e4fbf61cdcbffbcd1e15eb939d474dc37149a95026b2ab951e61234'),
-                        'sm_90': Build('c7ef62a956da723a7312d8a7ac6f865f0a41bcf7b5620f099568e78dfe15368f', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '3a8fe90b8e4fbf61cdcbffbcd1e15eb939d474dc37149a95026b2ab951e61234'),
+                        'sm_80': Build('fcc2c319892a346a4e7ac8e06e54aaa85cd1a528bebc02e7d33e7d7e253e2fdb', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '978845788d090a8922a944d2717341de494ed26721c7485d5cf0001a1cc643bd'),
+                        'sm_90': Build('fceb2e3cd91cbb58cc09cb5aba9f62dfdd0e6d088294fd0bde6b1c53c7268306', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '978845788d090a8922a944d2717341de494ed26721c7485d5cf0001a1cc643bd'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1065,8 +1065,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c7cc351079828fa44d491edc9d66908532ef0e919f84f100fb1ba54b09afcb4f', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '0579e0bb3afd96a5c10da227aaaf94a8179ccdd155d2cabd1512a4a61d6fb1a0'),
-                        'sm_90': Build('02c7c8fef0a31c77c2708ffa04cce6f2db9e4dcb6a296f70fce5169548eb3348', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '0579e0bb3afd96a5c10da227aaaf94a8179ccdd155d2cabd1512a4a61d6fb1a0'),
+                        'sm_80': Build('9de5913a3eba801b56669e3a7168b84bb8c0654fddd1e64d0d29490afe755be0', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '072ae0ebb7687d7b4506802d8bb4ce570d20caab45fe49125999c00d276f73cd'),
+                        'sm_90': Build('257e9e9d3d69776aa6cea0fb54a5ecdaeaf960b32e6e9248731f48c71f82afe4', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '072ae0ebb7687d7b4506802d8bb4ce570d20caab45fe49125999c00d276f73cd'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1105,8 +1105,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('1c4191667dead6e92747c049f944e551e2c6fdaf07b161f2229becf4a3fdf1ad', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'a9e0a3768c34676f2fec508deacf3d22d60ded1d313b017ceec97f5ea43cefcc'),
-                        'sm_90': Build('087fb9f0df95e12e35f8997f9e46b8a9ac4bf8a7260a5739c3d051cec9479e36', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'a9e0a3768c34676f2fec508deacf3d22d60ded1d313b017ceec97f5ea43cefcc'),
+                        'sm_80': Build('d5cdf62305e065b5dc9872e021f8e7917fb85340f7312ae847bd332c1dc5932c', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'ba9c3a1d6b8e16c5319b721f2b9028b314fd5d6e8e1e8e58b4a64f14148d3c35'),
+                        'sm_90': Build('61c4f28d2c0d469ec3264e53c23466fc138551085d2cc0feea1f41b02e839fd3', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'ba9c3a1d6b8e16c5319b721f2b9028b314fd5d6e8e1e8e58b4a64f14148d3c35'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1128,8 +1128,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('06617456a05cf8dc416fb404eb03e915fc153b1cc8424a231e117064766e2fcb', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', '9018ab85098ca9b73e66b2eca2f70281acbe73e8a01960db5e3c1d9391120701'),
-                        'sm_90': Build('45e93bdba40ab2e02181883fa5e24bc4f7d754f0c868a692937b081b15fa0c4d', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', '9018ab85098ca9b73e66b2eca2f70281acbe73e8a01960db5e3c1d9391120701'),
+                        'sm_80': Build('1b908b4d8b9937de75f67c6df5bcb76bb5d1364bd1dc398d04564cadf297e644', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', 'b99723ec77d2cc47e74ecdf0b6455f4638e52febfafa46e91ea8bfced364563e'),
+                        'sm_90': Build('cfcf2d60b3476f9537250c364b9ff5d10ffb2d6c7d364b8b8234881b59a22586', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', 'b99723ec77d2cc47e74ecdf0b6455f4638e52febfafa46e91ea8bfced364563e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1151,8 +1151,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('684ff5c64df1334b8866d698a1587d4bba13fad5350173412c1019e09f3ac907', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', 'e2b5af2057d451d5251b55cba55ae423ec9f7a3151738ffbc82f6c9810f4ada2'),
-                        'sm_90': Build('fad0ea2bf6cb530ce8c535df3c4a2f568516041424c6b9d2b2b2325733350ce5', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', 'e2b5af2057d451d5251b55cba55ae423ec9f7a3151738ffbc82f6c9810f4ada2'),
+                        'sm_80': Build('f331acb8b416714c0b294d464bdc5d638eef664252b93d1ca13f564cd095f943', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', 'bed70870225267510575189a1f45ba0b549103e024ab02bb5375364f459a0970'),
+                        'sm_90': Build('922e284e2c93ade3e58d520611f6f1aa7b8c8c6a747caeda457082adf5f8c9e9', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', 'bed70870225267510575189a1f45ba0b549103e024ab02bb5375364f459a0970'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1174,8 +1174,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('51117b6a36efb44d320b211e16788fe0dddf75fe56646b1839990283c782b978', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '83ec052a9dde992e133c0b68556c8a7243777a0c2871da9e4e4e6754a6308792'),
-                        'sm_90': Build('5f3a871981292dc369fbe0e9fe43e51d0d8e5b94f1e4c00b5a5a1f9d96c1a8a8', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '83ec052a9dde992e133c0b68556c8a7243777a0c2871da9e4e4e6754a6308792'),
+                        'sm_80': Build('725f9bb82825401f1a9ac230f4412a2a138f71515d1f5f7cb25f466f8b978de9', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '20352235a600a3ad63ffcdc801fb26bcae64e47f7993972e14d461cbc73d7b67'),
+                        'sm_90': Build('8f24dedf08d2bd784e5c0ac1f5d968e6c2790c68169d98c35362dddd8db1cfdd', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '20352235a600a3ad63ffcdc801fb26bcae64e47f7993972e14d461cbc73d7b67'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1213,8 +1213,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('dfc3aabe30ae07e0db7b6d9df867ebf7f429b206ba168620a5ff562c4b108738', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', '39404e3197b3d88c60d5720ecf5f80810e6815a5d2cca7f3e9dcd8571409a684'),
-                        'sm_90': Build('039b5c6a0c84b718dd6d598df281a33ea0eccc88bb7ef6cb9bf6f449a6da6271', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', '39404e3197b3d88c60d5720ecf5f80810e6815a5d2cca7f3e9dcd8571409a684'),
+                        'sm_80': Build('2123380e613454e1209e6287722a93f58a1ba91f268a6ae6f85a2ca2c78793a7', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', '5fc4681f8a0a57ec3d4cd967dbbde5685381c8bedd7cfbf4837bd6701b614e0c'),
+                        'sm_90': Build('d1fcfe18815092b43fc6bcb76cb8cac7e401687a8ab89cdd5dab223a83360fea', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', '5fc4681f8a0a57ec3d4cd967dbbde5685381c8bedd7cfbf4837bd6701b614e0c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1236,8 +1236,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('dd590524e3812cf6b2ce1394ca4e61bf98a3ae78d4492598d4233fcbdab9afca', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', '5b678ab375232b6949128eda99e5327b98ee27622ebd0a85f3c59b882b3c22f1'),
-                        'sm_90': Build('827382b36a1c0b9485c2b622208ea8f93dde5c49c683596ced7464797bf54f2d', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', '5b678ab375232b6949128eda99e5327b98ee27622ebd0a85f3c59b882b3c22f1'),
+                        'sm_80': Build('6dc380774e4346032bb6db4c5b3ec013689909dd1bf4e676f5a308ff9212e811', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', 'd1e1e8f5fbfb6c7462b8e3336e543ca3f6d02b5e03b1b629b148d04792738b4c'),
+                        'sm_90': Build('6421e9cf6e8841b82084182b3bb14e9168eddf0044037773d57c40645206a8ff', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', 'd1e1e8f5fbfb6c7462b8e3336e543ca3f6d02b5e03b1b629b148d04792738b4c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1259,8 +1259,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('52ca0ca56775d70dcecc3a3e0ad8764139760a62088361200fb616c871496114', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '8d545d0910f749b6f5abec556d36028efef3423d6e1cdf7cc9d3cb57e4365c66'),
-                        'sm_90': Build('f06cf4d63b175ed1a6b183d7f531ae8fea188c33f5de6316cb4e1f7c5b5ff6a2', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '8d545d0910f749b6f5abec556d36028efef3423d6e1cdf7cc9d3cb57e4365c66'),
+                        'sm_80': Build('d6fe1a1ff4cd6c4503fc2ee1c36788edc1bc96f720218722c87b7dcd216df4e7', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '3fe57231addf90aa799e00d89704cb975fd09b1157875bff976dd484d63a78fe'),
+                        'sm_90': Build('1e4aab185b3f65692c9e266cbdccb446267451824731db502974b18340847492', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '3fe57231addf90aa799e00d89704cb975fd09b1157875bff976dd484d63a78fe'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1282,8 +1282,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('8950e7bb818d7693c5a3d5d99cef7b34c9cb8cd41e98c44868ef575f28ce5d7c', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', 'edb2a527724dd5abbded2e5f2a32494cfc2c68114dbcafccac5f51b68dd0fc28'),
-                        'sm_90': Build('5dd3d27ff3358b07892e920600f72403c7f3873cbcfebea41c96e54c07323549', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', 'edb2a527724dd5abbded2e5f2a32494cfc2c68114dbcafccac5f51b68dd0fc28'),
+                        'sm_80': Build('ecdceb6e875ca37df94408baf02e592b29a3d6909c95721de23fc45be1aad124', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', '9eb34c38fcf335e6bb53d653de0b9713665c7fe5e9ecebdce734b6d2aa12427c'),
+                        'sm_90': Build('b9c6742b34f8e0b9f938254d80fcc54e27fecac611eef6eac409ca7bf9bea74e', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', '9eb34c38fcf335e6bb53d653de0b9713665c7fe5e9ecebdce734b6d2aa12427c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1321,8 +1321,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('7d9188c4ae6333f2a8ac04112ba45c19dd9e0d726fc8b6222f65f41aef7bdafc', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', 'ffdd9f5649ad3045d643e4327d82bd96dfdfb08d178f6de1fe2a38cf4851da14'),
-                        'sm_90': Build('07d145cef90bec6dec140c132362a75ba5dec0cbb104109b23413031f7e4ea5e', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', 'ffdd9f5649ad3045d643e4327d82bd96dfdfb08d178f6de1fe2a38cf4851da14'),
+                        'sm_80': Build('d67cb075c0d0babfbf294f01a45e055b25e3de843e6031d74cd65c9f597a9b84', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', 'b09cb23c1eea765e8609229fccd02914f726156db73d7a156fadd3c5c67bef52'),
+                        'sm_90': Build('3ef2424a3197b8193f50598f1ffb90a3f5a8e808768713ff31b4dc58ad407498', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', 'b09cb23c1eea765e8609229fccd02914f726156db73d7a156fadd3c5c67bef52'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1344,8 +1344,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('1bd8cf4007f6af6a408245884c920ea711c0b61bc00825bf818dc73636b47d84', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '753282655c8e72e043a7aa72ec4e803bef50930c959cef460ca7902ef0afe6b7'),
-                        'sm_90': Build('f60dcfbf1a8f843dfbf4117c719ece8395d5d33fefbb801664f8213c25876eb0', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '753282655c8e72e043a7aa72ec4e803bef50930c959cef460ca7902ef0afe6b7'),
+                        'sm_80': Build('bbe151d507cb6db8ad353e071ff8651e62f0ff0409d56e19730db690b4c8bf18', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', 'dda9397e0fcb06dea90456dec60b2d748bf665180658319ceff572a854cd576e'),
+                        'sm_90': Build('17ea516f9ef3763db1eca4369c436776b4e086af0056ed8d1430479c91ac3a82', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', 'dda9397e0fcb06dea90456dec60b2d748bf665180658319ceff572a854cd576e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1367,8 +1367,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('2262a35204b9d36ac56b89e8eb99abdb53c4bff820479b6997f8310723242889', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '5f9d03147ccdf47e6286ea087e80b03ff84df6c8a682d505705d616dcf24c09d'),
-                        'sm_90': Build('efd52899ca94a7472c956e316368fa570b6ffb7b9961a12ce1bcec9b3a13bd94', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '5f9d03147ccdf47e6286ea087e80b03ff84df6c8a682d505705d616dcf24c09d'),
+                        'sm_80': Build('5e8e3563097f788adc578e7a929cacc9d4bd4be042f7c08b42a4d1891b780f55', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '73a068c706c4cd2326050c7e6679db8047690ff9e1fbf34b34d25138faa55cd9'),
+                        'sm_90': Build('e9724f83546d57c9f1055693d6ecd4de09c4a10198951b333ed881d90e9faa0a', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '73a068c706c4cd2326050c7e6679db8047690ff9e1fbf34b34d25138faa55cd9'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1390,8 +1390,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('5a539c2dff3978ce25fb0b0947e2978875a2ca553383c6fd67f8a26b31a3465e', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', 'b589547fc55e35cb9c1692e5b45f7bfb8434c7de0ce740fcea3e57f93bc0d2fe'),
-                        'sm_90': Build('4e9db86a32291942f774da41370fb3882a3ae2c145a47d6a0ff6681f55cc4078', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', 'b589547fc55e35cb9c1692e5b45f7bfb8434c7de0ce740fcea3e57f93bc0d2fe'),
+                        'sm_80': Build('827e98273c6f4a2f5bb9ce27714ae9a3d14de77d797e436b63259cbf0f38b935', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '81528634b486fa33465513525893d3d360c8b12b697600e742ec8d154ce6892e'),
+                        'sm_90': Build('60711b04f6e9b70555292ba96c13274176de1187cb434ec57c96d107f6423bbd', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '81528634b486fa33465513525893d3d360c8b12b697600e742ec8d154ce6892e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1430,8 +1430,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('79020c913a8ec877a74dabd01ac9158037800b4cb0f0e6fc6c1764d9a189e1ae', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '0fcc6ae51484b89eebdfcdee6ab2e4c7f86d0651b42adee5d8dc9f9e4e7ceb96'),
-                        'sm_90': Build('2c0248cd099a0a16d2ea9a74f1ba44ede55b7ea12035f8a7634dc15c79931c50', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '0fcc6ae51484b89eebdfcdee6ab2e4c7f86d0651b42adee5d8dc9f9e4e7ceb96'),
+                        'sm_80': Build('e98350545e46ebffcbb9f099f9b3997d484f429081d14cf8fe0824cd71c8cea4', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '1339679bfee5dee4ba32d533757f03716a62a18fbf3204ebfc0712057e5dd2ed'),
+                        'sm_90': Build('86cff2c67e727d1371b60daa27ef0916298c06b065aefe11e144a89ee40413a0', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '1339679bfee5dee4ba32d533757f03716a62a18fbf3204ebfc0712057e5dd2ed'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1453,8 +1453,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('0e7a3d046218f03fbaa38890d9a50446c5847526e16e75a57dc3672be0b08fa9', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '469fc07a04c9154e0ca53a33fa181a2ee7525a7f8a00d75df2711109d974b199'),
-                        'sm_90': Build('c68c971755e8805e22fc3f0a10d79cb7c2650226fb2c47f2d176073df53d1b6a', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '469fc07a04c9154e0ca53a33fa181a2ee7525a7f8a00d75df2711109d974b199'),
+                        'sm_80': Build('ad5ad3cb86fa7b2898b18be17355fa039ff2b5c0f1df395ccf10819c76bbdcb6', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '91f9371b884e9806ab3bc21deb2f145163a8291fdac72b59792e8cf5b3d718c2'),
+                        'sm_90': Build('ec5294f5018c23027d9e5c6a4ce52812402bac9f19b08e7e37c3286e6d874319', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '91f9371b884e9806ab3bc21deb2f145163a8291fdac72b59792e8cf5b3d718c2'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1476,8 +1476,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('569a8580983a923179a0014a26f500bd23466c3bc5a84ec963c0f712b57f330b', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', '72fedac59e70bfa92ee87a87f3c10963b4815e4bf222ce9abf152ef247faf223'),
-                        'sm_90': Build('9b0e74c5645d664a37a45065c6ac3c38b5abefb4e452698851f29e0e8caa2f4b', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', '72fedac59e70bfa92ee87a87f3c10963b4815e4bf222ce9abf152ef247faf223'),
+                        'sm_80': Build('d07834784fd92e695a6c68b2ab1e9cc1bca73aeed53953474f5b0196e03d2c57', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', 'ccc83905c54832ab54e08d7e0817cdd4b299d3488c0e19686d8d3f08688e407f'),
+                        'sm_90': Build('cc789e4467809da01d1f635affe74d1a91403254956ebb3be3defa199c77d4fd', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', 'ccc83905c54832ab54e08d7e0817cdd4b299d3488c0e19686d8d3f08688e407f'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1499,8 +1499,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('2b082007f7640788b4e35544bfb9fd5b04a103f45553cfffd0e1b6ee129c33ad', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', 'e70d20db00bb2893a34bd8ae475a5946faad81b3472ee28e133a788502560ded'),
-                        'sm_90': Build('0e9217cae718427a5e2a6e6db2fb43ff923c8ebcc5d395cd60829351e5e74564', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', 'e70d20db00bb2893a34bd8ae475a5946faad81b3472ee28e133a788502560ded'),
+                        'sm_80': Build('52c8124463bfb296f7a9b04f19099215df381099d747730295abf4327fdd5ed5', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', 'd0f97d0a3be1ba364323e4984d69bef5004b8330373454a1c08463a0decf9746'),
+                        'sm_90': Build('2caf4dd5635dc6ea29040632c57948c530410c7d66543b89253f5270f6e6fa00', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', 'd0f97d0a3be1ba364323e4984d69bef5004b8330373454a1c08463a0decf9746'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1538,8 +1538,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('aff53bfb475ddaf416db00c863ab40c411d06840d78f110629a1bcc80aeabac8', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', 'cc8dd73eee7e73d2057034c1e67df3429a11b9ba23571a08583dbd3d0b9bd308'),
-                        'sm_90': Build('13b780757388aa0a004af34d2b023ea903ff0f3432bac47084ca07f55c429793', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', 'cc8dd73eee7e73d2057034c1e67df3429a11b9ba23571a08583dbd3d0b9bd308'),
+                        'sm_80': Build('9b923c38f45df2f2c807a786d51d1385274aea4b1c14358e2b5bde72a9586fbf', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', '7cb3075a90537a4e0b90024b9906cffec0573b71646c9a8dbe204143c015fe9a'),
+                        'sm_90': Build('7074eb1684e7666b107f27dc223c6ca0cb58a16f3cb7385daf7b98bbfc304ef0', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', '7cb3075a90537a4e0b90024b9906cffec0573b71646c9a8dbe204143c015fe9a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1561,8 +1561,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('42273622a480f553c3fd9b7634a8ab73ec8f270e80572532e74629eabda01fc5', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', 'b635a980a7c2f345dc43dc0b888e9bafe7c50d8ef3742b151f060f6476df7bcd'),
-                        'sm_90': Build('b778084f8d6eea52ecea2b32392943fdd6dbeba0ef439bc46bb8fef4ee59338a', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', 'b635a980a7c2f345dc43dc0b888e9bafe7c50d8ef3742b151f060f6476df7bcd'),
+                        'sm_80': Build('c266f3dcb833e9a5139212fab67cf16a40d8f06b5a8e9ee4b55a6a794b9b68e9', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '70ddff48897d69328bb97218d23242d66c2e431086dfbfab8c584dd97984f072'),
+                        'sm_90': Build('84d6ee0e220d36678be1c1f09cfda7ca91cabb7bd5b402e8e7f3ffa0543cee44', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '70ddff48897d69328bb97218d23242d66c2e431086dfbfab8c584dd97984f072'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1584,8 +1584,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('cb136980900d44b82e0e6e37299089829a09b50214b23260f4b015d2e59e9384', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', 'adf53b0d0203b9247b2693f994958a44df29b9593dcb2620713ce09e8050a84d'),
-                        'sm_90': Build('eef5c7cffb6e8b04c53a78b874801be7c7d0a4150675fef0f83d217a6c1e928b', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', 'adf53b0d0203b9247b2693f994958a44df29b9593dcb2620713ce09e8050a84d'),
+                        'sm_80': Build('4360d2531261afc2ceecb1dd80d6f023a7c9fe96b3b4e90ca8fb95ef4e399482', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', '4eac86bc503c42479ddf49038bff9119b60b2361d0764fb4aa7b42447032cb0d'),
+                        'sm_90': Build('9fbde54d3de66fcaec864152b518f81933a8b70e5c2a79e5e55056d4ef4c6446', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', '4eac86bc503c42479ddf49038bff9119b60b2361d0764fb4aa7b42447032cb0d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1607,8 +1607,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('aa95d2f00a6d9dcff064c53e121a32eec8f4d308d12e360f9a06617cfbd057b1', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', 'f9d3cf11704d9ffeed0f04584f77a1ac9229c2f832ae983f9569c3b95300834a'),
-                        'sm_90': Build('076109a95f4a88fa5f4b59b684e498996726619a2a35146012f0c04303b5fada', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', 'f9d3cf11704d9ffeed0f04584f77a1ac9229c2f832ae983f9569c3b95300834a'),
+                        'sm_80': Build('b7589f7d2f61137a3fcc07adfbf40c17b815cae8d602beb89e98cb7eef002789', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '0a6ff47c8c70bad6c7caf1043b5bee40042db8cc93faeb68b390f0462130293a'),
+                        'sm_90': Build('25b5ca8ba0b1f2c6998b0a1b5d2e6502fc98326d6a6fe8349029e9e6508ed778', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '0a6ff47c8c70bad6c7caf1043b5bee40042db8cc93faeb68b390f0462130293a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1646,8 +1646,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('913079cd066668ac13784f4a0787c56a7a291b0c7cedc3411009783bdc1e9976', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', 'aec000f7e405ba4a2b2cdac6e2b7da4e94d5a7045f45aba5314f5f0fcd640b47'),
-                        'sm_90': Build('84563d2432618cae8d4a68764aa6e35412a0e01ffc931cd18a8ebbc4d7b7ff24', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', 'aec000f7e405ba4a2b2cdac6e2b7da4e94d5a7045f45aba5314f5f0fcd640b47'),
+                        'sm_80': Build('9dfc8a8444b11db32d40d2ece8502c67d5eda246a032215bf7480f0c0532b157', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', '6bee6705a6bd19cb2244a7cf12dbf9267669cfe72cccfd12dce4935d8d6b01cb'),
+                        'sm_90': Build('78b492efbc546b5759271f5aa9f7ec435ba3ac4d40dc31aac7c40af8ac8c7245', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', '6bee6705a6bd19cb2244a7cf12dbf9267669cfe72cccfd12dce4935d8d6b01cb'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1669,8 +1669,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('361d02a4143cce6d4d1762ac3e591d197f4df142d9b469bc133db1c90e0a5f69', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '21360de420142e9f98eb671d83cbe85c3a60a1f9af95378092ad76a6be69aaed'),
-                        'sm_90': Build('df85957fcb2ddc691dd2af9ed3d9caee4505fe1953eb2a9c565c1c465f822cf4', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '21360de420142e9f98eb671d83cbe85c3a60a1f9af95378092ad76a6be69aaed'),
+                        'sm_80': Build('ac7207f04e32e76454a14b8bcb52312c4a734c26ba63b7342df62778e9486e2a', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '3bacc063d95c319ed8523c8e0b5f7ae986a513d27a36d84190768eaef13a9711'),
+                        'sm_90': Build('99e459c951ace3dcf3dddab2ecad87e0b7bad53b879b64906b2946ea7d8045fb', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '3bacc063d95c319ed8523c8e0b5f7ae986a513d27a36d84190768eaef13a9711'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1692,8 +1692,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('676c84e5f0eef3e4aab5c6d798c2292e9d76566b6c031255b31b7658c8094b49', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '3909de8bcc11953583a2e23d23cf675936aec65f28bde2772ec08a545a1cff57'),
-                        'sm_90': Build('7878d8c1df6556184c33a2999d07286a2db2d8f4f13df0be27f4bb92f218f288', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '3909de8bcc11953583a2e23d23cf675936aec65f28bde2772ec08a545a1cff57'),
+                        'sm_80': Build('56fc965bab11aadd38c50c9ca66608f1aa41534227b2d36ef6d13b7606d58851', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '6e249550211e967a3484f6babb9a8e5d283d50feb1fdb0017d24bda2d45e6c3a'),
+                        'sm_90': Build('88be7ac23c3eb9ee0d8230157ba13a541b91a58c8b9057deafe378e8f117b310', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '6e249550211e967a3484f6babb9a8e5d283d50feb1fdb0017d24bda2d45e6c3a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1715,8 +1715,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('109c353da9ec7bab5d6998604dce45afa28abdb6bd843ecab54d18b2a4c32a56', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', 'e85cf1ed6d6d3645062250a71cba8a7b11729551b24cda17021f8fbe29a959a8'),
-                        'sm_90': Build('9ccef5fdd1fa11e076a228e6fd0d7d9ea9d877b53dbf4c7be171e34d94df86a6', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', 'e85cf1ed6d6d3645062250a71cba8a7b11729551b24cda17021f8fbe29a959a8'),
+                        'sm_80': Build('56b9a3df2db09d3e19fc60010a85644441d7b6d93713c50dcccc1d6880eb39fb', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', '04aaf9c1da367d62ba42f5045a204e7b7ad1cdfcd90c2a2d8e52db373566ca81'),
+                        'sm_90': Build('75df884380d6f110e349a336c7951de6c274bbf3dca15f08a266fa937fafaf6d', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', '04aaf9c1da367d62ba42f5045a204e7b7ad1cdfcd90c2a2d8e52db373566ca81'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1755,8 +1755,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('01d8dc4c0911b22d384dc148753f896dc3f757c8d8ac6a68a8e7950aec91bf68', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', 'a1034f671fb30b492ff114088bef773cc57da89342fcb8da5e7150aa9308be31'),
-                        'sm_90': Build('3e481524783d3dd569cb2caaa4acb5ad0292daf438b521918513a040190f7516', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', 'a1034f671fb30b492ff114088bef773cc57da89342fcb8da5e7150aa9308be31'),
+                        'sm_80': Build('5e52305dbce81d745c4601e254629b9340c64b598570cf186c074abf4d4c9149', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', '9961eee8d8ee099e98fd3f654c8d195203894c04c21a16efc847ae1374eb5451'),
+                        'sm_90': Build('25088d6153990910f4e922c1bdf1b140e73c461cf4b71d0f63cebe035b9cdce8', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', '9961eee8d8ee099e98fd3f654c8d195203894c04c21a16efc847ae1374eb5451'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1778,8 +1778,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('076e86e145e6ae14c9215d45ede05b3c3b193d9aff1c73ab31960622d2d1d4bf', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'eb56243b510aee9dbdacbe4b4e819deb99bd7f5c706554bd1a47d981954d572e'),
-                        'sm_90': Build('46a9fc162b2c1a5f5600cd31b8592cf8962b953bedc6a03ed95befa654385e46', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'eb56243b510aee9dbdacbe4b4e819deb99bd7f5c706554bd1a47d981954d572e'),
+                        'sm_80': Build('faa5fc9acc166c39694a42dc7867b365f01cd8a7224cb254f2fb2f59e55b999b', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'a8c4bebb1053b412668fc93dc37a84742fd2d2343fec7e5e7db55202c182c2eb'),
+                        'sm_90': Build('27887f75933d376576893203e32c2b4819dc3613b9c70e70b2d75b96077a13f8', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'a8c4bebb1053b412668fc93dc37a84742fd2d2343fec7e5e7db55202c182c2eb'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1801,8 +1801,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('65cfb564a39c0e49ba81221bbb7fecea6b994e97ebd84e2e06fefabe4d41935c', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '2b39cf6f02e8b1c6a50b0317ffd18eddb488fce3ba66ca9b8cdf9e09e3166230'),
-                        'sm_90': Build('8aa402dacf4419f3eeab4967049da22e94ce8c730dac8b0296f4684976b2e3fe', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '2b39cf6f02e8b1c6a50b0317ffd18eddb488fce3ba66ca9b8cdf9e09e3166230'),
+                        'sm_80': Build('21d5b8d5449a77eaaa27506951536764f6d3c341c1373fb9c8a606969edacfe8', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '6ed6a5039b8fe3a5738e309f2d328d148c5a6f3742c2a9315f3d992f0f63f41f'),
+                        'sm_90': Build('1536a069f50b7800cc1f7c2f502d28a74415056d6aedefe103956ae1f2c4c25d', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '6ed6a5039b8fe3a5738e309f2d328d148c5a6f3742c2a9315f3d992f0f63f41f'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1824,8 +1824,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('4551ab14f783cf91e84c7b358c90ae0daba4938c275a43d245ebd25fdd374339', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '496e717ea5184df25398ba8bb1f698bae734563007295e8baa072b1d7ec6636c'),
-                        'sm_90': Build('ade98b73f9dcdb93561f9fe74c95a3bde7374c1f1b1e803518d6a6d84a51fd6e', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '496e717ea5184df25398ba8bb1f698bae734563007295e8baa072b1d7ec6636c'),
+                        'sm_80': Build('5085d7d88ad96296881d74c904082f889f205a2226dfa5d84d55738cb3661aba', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', 'f6a1382325a0ecb3af38a10837dadc3e8c364120b757edec8bf7fd9d61f4d30c'),
+                        'sm_90': Build('330e5669c3989c1ae8f0053e9118eaf0eb7402babb7fa1a51f0955a0814c4d45', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', 'f6a1382325a0ecb3af38a10837dadc3e8c364120b757edec8bf7fd9d61f4d30c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1863,8 +1863,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('1a3fbaf6cbba0ce6af9adfa7d7a45fdd1aa1eb7d54f52105840b60623d0a89a0', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '2d38c80b10b74f489d7310277b3e28d4986ac7a2d6b4502784b4009802b3e223'),
-                        'sm_90': Build('51d1abc74425701ab5beeb46125a317c2e9899d921956911d160126f6c440040', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '2d38c80b10b74f489d7310277b3e28d4986ac7a2d6b4502784b4009802b3e223'),
+                        'sm_80': Build('11b7f64aab0d91b41b9fe0fb888cadff5ae644127b2b0c11b5ae6b8675eb2dfd', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '76f9b06380bce77e33ad808205ae3f527051599f173525d12dcbc726b0578165'),
+                        'sm_90': Build('2ebaa0fce8b32aba67658a89f733b98c4081a31925cb69be8b0a515e431df91d', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '76f9b06380bce77e33ad808205ae3f527051599f173525d12dcbc726b0578165'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1886,8 +1886,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('f667a21dd808098bdcdd5f04185723cce6cbbce2c70495f6a6a98d0031a4d13b', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '86fca8e9fd82c62a50534b909298307441f6b0ac06401b92a264cb06cb314604'),
-                        'sm_90': Build('91806b1cb9a25f150795f1bb45b3d4ffa0a8375231d455db7db8426b767876ea', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '86fca8e9fd82c62a50534b909298307441f6b0ac06401b92a264cb06cb314604'),
+                        'sm_80': Build('24aa3094c52f367f1cc90b11b380ab4332fae67eb7e80ffa9d0c5c916bf2ddd5', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '87b1ca494d109f5aa4974b8d21ed0705529b208a604c4ec9204e905b9b0853fa'),
+                        'sm_90': Build('951fcd50b23384a46876d5f18af9498d18363da30ed8633bfd36e2b83e8b0116', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '87b1ca494d109f5aa4974b8d21ed0705529b208a604c4ec9204e905b9b0853fa'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1909,8 +1909,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('072a3da65c3a795628894242d1077b20a5c07a8a0dc92a2fa7e5842ef475da16', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', 'c5dd96fdcf79fd028f6f9a3fbb58137f9e3b6eefd3b1809fd2a7f63b2f09bc1a'),
-                        'sm_90': Build('600b9b158bbfad5a9ded12dce2fc73cac8a3b545e8b186e94e70ea30951890cc', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', 'c5dd96fdcf79fd028f6f9a3fbb58137f9e3b6eefd3b1809fd2a7f63b2f09bc1a'),
+                        'sm_80': Build('7ab1cfbc5c9eaa116ad65a8160a797e1fe0887dcad64c17051c639d33f7f79d4', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '6bab88d90a7422655864e863949e3b6a0e8c74ead360fbb0744b55a41faf4398'),
+                        'sm_90': Build('fba7de7af9859cb1b330fb9d128314255bc91b2931eaa9bfb387e8c9a4e8567a', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '6bab88d90a7422655864e863949e3b6a0e8c74ead360fbb0744b55a41faf4398'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1932,8 +1932,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('12c96b67fbc63c8fcf69e8cc36663293aa09c1a12d91ff5aa08bb94d88a87ebe', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', 'afe976565b756c1577b6081fab368106002562d0e766b3e1d49392fe883e1689'),
-                        'sm_90': Build('ca236c3a42c9224766fdedcf59da4fa05489d3e2ea93bc04cfe65596a4951421', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', 'afe976565b756c1577b6081fab368106002562d0e766b3e1d49392fe883e1689'),
+                        'sm_80': Build('d484484fe03d3479aad252ef6b7c5cd2fe22dfbc7f85dc1079201bf7d4f09f55', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', '7c6fb9553199cc8fe9aec105d046005bb060491abfcaa6c30c8f93e814819fb9'),
+                        'sm_90': Build('592095c22137e4904a9ebfcd29cd94aba0126c636a8bc0b3887a62d58c2b3a07', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', '7c6fb9553199cc8fe9aec105d046005bb060491abfcaa6c30c8f93e814819fb9'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1971,10 +1971,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('f93b5692477a2f8e2c6a4036b706313384da2f1ceca021803e329bf0c7e0005b', 'hyper_connection/hc8_h2048_r128_tp1/replicated.cu', 'e6ef1b2c6239e82cf98a4796453ae7485ebdf4ecc135f91a29d949e10cd46258'),
-                        'sm_75': Build('5c6df9b2e7a14955dec0d159e69ebf63ede88fe8ee7f3759c5c0dc4c8361dabe', 'hyper_connection/hc8_h2048_r128_tp1/replicated.cu', 'e6ef1b2c6239e82cf98a4796453ae7485ebdf4ecc135f91a29d949e10cd46258'),
-                        'sm_80': Build('71dad162dd05f084a623a6432ddedcd3b25ee10ae2d684615b0539f21c536cf7', 'hyper_connection/hc8_h2048_r128_tp1/replicated.cu', 'e6ef1b2c6239e82cf98a4796453ae7485ebdf4ecc135f91a29d949e10cd46258'),
-                        'sm_90': Build('32b5eae3978204deaddb3641ca88d244c5cbf9b36070b5d2faaa317dfa6f2d6b', 'hyper_connection/hc8_h2048_r128_tp1/replicated.cu', 'e6ef1b2c6239e82cf98a4796453ae7485ebdf4ecc135f91a29d949e10cd46258'),
+                        'sm_70': Build('eaa9814e4a5e552c90641499d1cccb06edeb0029cc230e229d3d16af370ccf23', 'hyper_connection/hc8_h2048_r128_tp1/replicated.cu', 'a7f097d173eb2fa57fedc7bec1c476076551248b1fce6a345dfe35a5d1daf553'),
+                        'sm_75': Build('960c8d5377237714ff35a25f8e19e50e7827d361acfb4aae0dad18060034052e', 'hyper_connection/hc8_h2048_r128_tp1/replicated.cu', 'a7f097d173eb2fa57fedc7bec1c476076551248b1fce6a345dfe35a5d1daf553'),
+                        'sm_80': Build('e49b21843799b5e09fb82561254289d6a031215375afb062f231dc9e9814ca83', 'hyper_connection/hc8_h2048_r128_tp1/replicated.cu', 'a7f097d173eb2fa57fedc7bec1c476076551248b1fce6a345dfe35a5d1daf553'),
+                        'sm_90': Build('6ffe81a429debd50caddf58f438339c333300e1c314fd1e24980ef3af2f451fe', 'hyper_connection/hc8_h2048_r128_tp1/replicated.cu', 'a7f097d173eb2fa57fedc7bec1c476076551248b1fce6a345dfe35a5d1daf553'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -2001,10 +2001,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('e0b2889985cd3d92e53b76fdf84cd2c905aebd9c8390e0975ae69121feec6b2b', 'hyper_connection/hc8_h2048_r128_tp1/wide_rows.cu', 'd1ec8bd06a35ba21854aa01d06f80f5f88c55fb859875e287c92feeecc50c09d'),
-                        'sm_75': Build('c310ab4d423ddf180b90d7078afe9fe86a8ed97ef3d886879ccd81376a5f68f3', 'hyper_connection/hc8_h2048_r128_tp1/wide_rows.cu', 'd1ec8bd06a35ba21854aa01d06f80f5f88c55fb859875e287c92feeecc50c09d'),
-                        'sm_80': Build('dcc1181f9c4f29d15a2ff96f874b04cf32fc8720e80bda9353d9ff75f56f3159', 'hyper_connection/hc8_h2048_r128_tp1/wide_rows.cu', 'd1ec8bd06a35ba21854aa01d06f80f5f88c55fb859875e287c92feeecc50c09d'),
-                        'sm_90': Build('1ec306f7e2e70e39b8f3c74859a5498c289e9a8d276bc98f8a93c2d6a12cc4f0', 'hyper_connection/hc8_h2048_r128_tp1/wide_rows.cu', 'd1ec8bd06a35ba21854aa01d06f80f5f88c55fb859875e287c92feeecc50c09d'),
+                        'sm_70': Build('aef6f84273a4a3d094e78dfe37901b92b0a32868936041746563ed46cd95007b', 'hyper_connection/hc8_h2048_r128_tp1/wide_rows.cu', 'd4d96c4fcb3022d950aed92798ce65296236e6f52d17e4806f7b7ffda32cac15'),
+                        'sm_75': Build('234791c116749b0bdff57bf145b7cc8dfb79d67a956eb9d9151570b0e90ff106', 'hyper_connection/hc8_h2048_r128_tp1/wide_rows.cu', 'd4d96c4fcb3022d950aed92798ce65296236e6f52d17e4806f7b7ffda32cac15'),
+                        'sm_80': Build('fa2aa059c01b5d26c3387f5acca0cd50353a522c1a4dd1bc704fe90990ca1a5d', 'hyper_connection/hc8_h2048_r128_tp1/wide_rows.cu', 'd4d96c4fcb3022d950aed92798ce65296236e6f52d17e4806f7b7ffda32cac15'),
+                        'sm_90': Build('4a9c23acc8df3e0f57698065bafae86af8aefb62dfcce9cd847f16debda459ae', 'hyper_connection/hc8_h2048_r128_tp1/wide_rows.cu', 'd4d96c4fcb3022d950aed92798ce65296236e6f52d17e4806f7b7ffda32cac15'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -2042,8 +2042,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1ec306f7e2e70e39b8f3c74859a5498c289e9a8d276bc98f8a93c2d6a12cc4f0',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.21324182018982563,
+                    verdict='invalid',
+                    gain=None,
                     source='hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90-nvidia-h200.0b1a1c30bf99.20261130T000849Z.json',
                 ),
             ),
@@ -2060,8 +2060,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('22264932302f273fcfc53034391b07aebe4d5a942e058e15af8dfaa8abb46d2a', 'hyper_connection/hc8_h2048_r128_tp8/replicated.cu', 'a79f2acae755fb84d1078b081f080bf59d9e7238e9e29cff0a06085fed4b6634'),
-                        'sm_90': Build('631fbee7c34def0e691431d7aca8825876c33db84bc85b3304ece9d06e25e04d', 'hyper_connection/hc8_h2048_r128_tp8/replicated.cu', 'a79f2acae755fb84d1078b081f080bf59d9e7238e9e29cff0a06085fed4b6634'),
+                        'sm_80': Build('d9aca3faa14bdf9a88cbeaa23bff6ee1ed000b4e14365199ab74561b928384f8', 'hyper_connection/hc8_h2048_r128_tp8/replicated.cu', '22f2358bdedf9fd1c8a63b1a92b90bbe9a3d99e23a3bf5ebee055ff210a06b6f'),
+                        'sm_90': Build('cd1226c4bda657bf5ad5dc2c4e91c41f4cc8de7dc98d111e155a625573a60c65', 'hyper_connection/hc8_h2048_r128_tp8/replicated.cu', '22f2358bdedf9fd1c8a63b1a92b90bbe9a3d99e23a3bf5ebee055ff210a06b6f'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -2088,8 +2088,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('f9b3b093738257b04ad6f4bd4ece946850defa8e0bb21e031b4c4e9d5fb6fca8', 'hyper_connection/hc8_h2048_r128_tp8/fused_up_128.cu', 'f0ea1de101b3336f230d1cdf5a5d44cf2796fdaec2505c1d757c19a45fc31620'),
-                        'sm_90': Build('0c93a2bdaa19fe8414b381d002468eb450c60f54d874b20f86fee6804f69c8df', 'hyper_connection/hc8_h2048_r128_tp8/fused_up_128.cu', 'f0ea1de101b3336f230d1cdf5a5d44cf2796fdaec2505c1d757c19a45fc31620'),
+                        'sm_80': Build('f834bc746c812dcbf206631937a4d0f693902ff2f9bb0cf82895b452e42543b6', 'hyper_connection/hc8_h2048_r128_tp8/fused_up_128.cu', 'e7bb2e9e86c4aa967b6c60971ec55f673dfaeae262e284d13ee254a925028cc9'),
+                        'sm_90': Build('9a94bec37ca3144eeb76d10d7654cc7ae7761ef2eb7f86521ce8df9d8d4789f1', 'hyper_connection/hc8_h2048_r128_tp8/fused_up_128.cu', 'e7bb2e9e86c4aa967b6c60971ec55f673dfaeae262e284d13ee254a925028cc9'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_128', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -2121,8 +2121,8 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_80': Build('1e9969c9c85b10671fa7915eebb05c0f4e89f50e4633061ab4d352ef6d180308', 'hyper_connection/hc8_h2048_r128_tp8/hidden.cu', '19b498acdf41fdcde3ce750766395a524c9b22c1abc0ef138e45d7ccf91dc15e'),
-                        'sm_90': Build('e85af2956c0a586c423feb8dc5a20063799730b98e9b96d7206c347da2fcdbe5', 'hyper_connection/hc8_h2048_r128_tp8/hidden.cu', '19b498acdf41fdcde3ce750766395a524c9b22c1abc0ef138e45d7ccf91dc15e'),
+                        'sm_80': Build('63fcd64c7786b5782ecbf0e681f15fa07528fa51922365fdc38b365100b48d29', 'hyper_connection/hc8_h2048_r128_tp8/hidden.cu', '6ceda84dbab39181f958f43f62a4f29760aa871e19c9a36cec5ef5b88ce95f14'),
+                        'sm_90': Build('ec63d09c5fac7b20b7a980dd254b588f9b09cee2efe4ae12895a9f7df333a2dd', 'hyper_connection/hc8_h2048_r128_tp8/hidden.cu', '6ceda84dbab39181f958f43f62a4f29760aa871e19c9a36cec5ef5b88ce95f14'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -2156,8 +2156,8 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_80': Build('72e788b3658b0265bd1acf1d4acd113ffc3ace0e59e0deccfd8b6c61c161c246', 'hyper_connection/hc8_h2048_r128_tp8/gates.cu', '690f80663a8ace764b6e3ba10e8beac4036c3baa4f22c59596c73d65736c41d0'),
-                        'sm_90': Build('217177daf127a3c1d873aecea4b07d37f307809b9f7cf1a311a1861be8dffaa4', 'hyper_connection/hc8_h2048_r128_tp8/gates.cu', '690f80663a8ace764b6e3ba10e8beac4036c3baa4f22c59596c73d65736c41d0'),
+                        'sm_80': Build('d46657398410ae64e081c8dbe34506de85d51a6ba9add6c30c184a404a6b8ab7', 'hyper_connection/hc8_h2048_r128_tp8/gates.cu', '370ae425b94a21fa9ab2f77cdf406dab24a199997f6aac995a27fd5c0239d616'),
+                        'sm_90': Build('a6a20767b823136228ec73ee60c83cae5d2985230307e2f9e885c638d386cadf', 'hyper_connection/hc8_h2048_r128_tp8/gates.cu', '370ae425b94a21fa9ab2f77cdf406dab24a199997f6aac995a27fd5c0239d616'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(8, 1, 1), block=(256, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -2218,7 +2218,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('cf192d99c6a2cde1ae8f72881c1e8080415cee3e79d3986b82ed9cc9cfc54eb4', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
+                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2285,7 +2285,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('cf192d99c6a2cde1ae8f72881c1e8080415cee3e79d3986b82ed9cc9cfc54eb4', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
+                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2352,7 +2352,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('cf192d99c6a2cde1ae8f72881c1e8080415cee3e79d3986b82ed9cc9cfc54eb4', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
+                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2389,7 +2389,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a4e2a6871fad9d74480fc553b82f7b324c3c94ad857d3a0d7f1e279f01f312f3', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '66ddd15e67b2974f4cc2927fbfc8a2a2fdb9b98f6e3be0a20ab6ad1b3db47484'),
+                        'sm_90': Build('e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5df311aa0a719aad15ad39d4968b7d1fa3b58b6c9508c93982922a24a76836b0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2409,7 +2409,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('33062f3d1989df0f6c6fe0842039f08e54d1375c1d06cebcfdcc0951533b7b58', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '9fee34591f24e605fdd79dd776a31554a904fa03b5b00c5180d573b200db6db5'),
+                        'sm_90': Build('157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'c251327f07daa7b8af1fa5aca4a53683b5c7e295f7b404533e1f48a2dc6018af'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2429,7 +2429,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6dbd3437b333086024668a588165bde70a2b06e1ba498e1695bda88dc4446a1b', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '5a8d4e9e66bbfd6d7d64f6becd6ee77a5998577a6a3bd050d13145e48645c147'),
+                        'sm_90': Build('8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '23c407c4067d98c2468d36a896122d2d77b2a294d244de79ad6450a940be2640'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2449,7 +2449,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('563b7935be3bbe460e8fa2d7aa5fbb146f6d577ea1795351252f5f4867d6daa2', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'f724dd5c0d5c86747a7131959b030acd86ba8094720495daa6093443f956d87a'),
+                        'sm_90': Build('ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '9b6445ab423ed1951fc1b7ecdef1a3342008410fd26b64d9688621c02b018e53'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2469,7 +2469,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8cdf81824a89ac8686b088b4d65ed0b99384494dcbe6875d9c67f97001e85b9d', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0d8f00e1054797c43f9c88dbf8e44a94d9c1e6293adaf0597c3daa0514978663'),
+                        'sm_90': Build('ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', 'c8648fc98b23a0048eb9ee35da28ba25fb21f2a2e1f71f26eee40f2932a4eff3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2489,7 +2489,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('4658fe3ce10edbcb0f0a9d51a512f697fe9048d54a45723e5659cdbffdce825b', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '2ab38f5b3e0bc0b99089d93b4f9c416d507403817d48f523e39e854d3668935d'),
+                        'sm_90': Build('2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '5c67f1e61528b54aa59ece51d601f4fc5c035566868b9f22fe1f58063c5a5d2f'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2511,7 +2511,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('38323f502c1591f7c218082755a305ae902b680c826abff394d13ecd0b243dde', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '52898c8344e775d360f720b358799fecef327ca732cd16c144ef6733d0c021f9'),
+                        'sm_90': Build('ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'a1f5847a50530442f5f312debf6df9244002d10fc3a9f6280fcbf51fd1b94984'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2533,7 +2533,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5bd398a473d1054c887a0408714ee15ec8cbac4c7a41e7ba61c3409f5ff78c86', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '55f9b2e1a524080eb2d27c2533bba3e051f9b355b258c2d6816af5fdd116952e'),
+                        'sm_90': Build('a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', 'd9835b164a2f479ee971fc8a56c09d55b722a8d877aceaa62bd4504a052ba177'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2555,7 +2555,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('93cd7840133b6dc5a005389c9faba8a4ede57047cd307af3b3a371b40aab8a5d', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '618ccc833561af2421a5df4e2688ed50369c1a58e5e3cada048509cb345ea0eb'),
+                        'sm_90': Build('036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd15ad57936b0ef87ba7c1dda18daad9a85165956fcf6f4ef6889b6db98b0dd21'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2714,7 +2714,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('cf192d99c6a2cde1ae8f72881c1e8080415cee3e79d3986b82ed9cc9cfc54eb4', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
+                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2751,7 +2751,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a4e2a6871fad9d74480fc553b82f7b324c3c94ad857d3a0d7f1e279f01f312f3', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '66ddd15e67b2974f4cc2927fbfc8a2a2fdb9b98f6e3be0a20ab6ad1b3db47484'),
+                        'sm_90': Build('e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5df311aa0a719aad15ad39d4968b7d1fa3b58b6c9508c93982922a24a76836b0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2771,7 +2771,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('33062f3d1989df0f6c6fe0842039f08e54d1375c1d06cebcfdcc0951533b7b58', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '9fee34591f24e605fdd79dd776a31554a904fa03b5b00c5180d573b200db6db5'),
+                        'sm_90': Build('157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'c251327f07daa7b8af1fa5aca4a53683b5c7e295f7b404533e1f48a2dc6018af'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2791,7 +2791,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6dbd3437b333086024668a588165bde70a2b06e1ba498e1695bda88dc4446a1b', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '5a8d4e9e66bbfd6d7d64f6becd6ee77a5998577a6a3bd050d13145e48645c147'),
+                        'sm_90': Build('8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '23c407c4067d98c2468d36a896122d2d77b2a294d244de79ad6450a940be2640'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2811,7 +2811,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('563b7935be3bbe460e8fa2d7aa5fbb146f6d577ea1795351252f5f4867d6daa2', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'f724dd5c0d5c86747a7131959b030acd86ba8094720495daa6093443f956d87a'),
+                        'sm_90': Build('ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '9b6445ab423ed1951fc1b7ecdef1a3342008410fd26b64d9688621c02b018e53'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2831,7 +2831,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8cdf81824a89ac8686b088b4d65ed0b99384494dcbe6875d9c67f97001e85b9d', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0d8f00e1054797c43f9c88dbf8e44a94d9c1e6293adaf0597c3daa0514978663'),
+                        'sm_90': Build('ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', 'c8648fc98b23a0048eb9ee35da28ba25fb21f2a2e1f71f26eee40f2932a4eff3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2851,7 +2851,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('4658fe3ce10edbcb0f0a9d51a512f697fe9048d54a45723e5659cdbffdce825b', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '2ab38f5b3e0bc0b99089d93b4f9c416d507403817d48f523e39e854d3668935d'),
+                        'sm_90': Build('2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '5c67f1e61528b54aa59ece51d601f4fc5c035566868b9f22fe1f58063c5a5d2f'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2873,7 +2873,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('38323f502c1591f7c218082755a305ae902b680c826abff394d13ecd0b243dde', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '52898c8344e775d360f720b358799fecef327ca732cd16c144ef6733d0c021f9'),
+                        'sm_90': Build('ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'a1f5847a50530442f5f312debf6df9244002d10fc3a9f6280fcbf51fd1b94984'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2895,7 +2895,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5bd398a473d1054c887a0408714ee15ec8cbac4c7a41e7ba61c3409f5ff78c86', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '55f9b2e1a524080eb2d27c2533bba3e051f9b355b258c2d6816af5fdd116952e'),
+                        'sm_90': Build('a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', 'd9835b164a2f479ee971fc8a56c09d55b722a8d877aceaa62bd4504a052ba177'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2917,7 +2917,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('93cd7840133b6dc5a005389c9faba8a4ede57047cd307af3b3a371b40aab8a5d', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '618ccc833561af2421a5df4e2688ed50369c1a58e5e3cada048509cb345ea0eb'),
+                        'sm_90': Build('036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd15ad57936b0ef87ba7c1dda18daad9a85165956fcf6f4ef6889b6db98b0dd21'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3076,7 +3076,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('cf192d99c6a2cde1ae8f72881c1e8080415cee3e79d3986b82ed9cc9cfc54eb4', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
+                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3113,7 +3113,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a4e2a6871fad9d74480fc553b82f7b324c3c94ad857d3a0d7f1e279f01f312f3', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '66ddd15e67b2974f4cc2927fbfc8a2a2fdb9b98f6e3be0a20ab6ad1b3db47484'),
+                        'sm_90': Build('e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5df311aa0a719aad15ad39d4968b7d1fa3b58b6c9508c93982922a24a76836b0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3133,7 +3133,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('33062f3d1989df0f6c6fe0842039f08e54d1375c1d06cebcfdcc0951533b7b58', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '9fee34591f24e605fdd79dd776a31554a904fa03b5b00c5180d573b200db6db5'),
+                        'sm_90': Build('157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'c251327f07daa7b8af1fa5aca4a53683b5c7e295f7b404533e1f48a2dc6018af'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3153,7 +3153,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6dbd3437b333086024668a588165bde70a2b06e1ba498e1695bda88dc4446a1b', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '5a8d4e9e66bbfd6d7d64f6becd6ee77a5998577a6a3bd050d13145e48645c147'),
+                        'sm_90': Build('8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '23c407c4067d98c2468d36a896122d2d77b2a294d244de79ad6450a940be2640'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3173,7 +3173,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('563b7935be3bbe460e8fa2d7aa5fbb146f6d577ea1795351252f5f4867d6daa2', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'f724dd5c0d5c86747a7131959b030acd86ba8094720495daa6093443f956d87a'),
+                        'sm_90': Build('ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '9b6445ab423ed1951fc1b7ecdef1a3342008410fd26b64d9688621c02b018e53'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3193,7 +3193,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8cdf81824a89ac8686b088b4d65ed0b99384494dcbe6875d9c67f97001e85b9d', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0d8f00e1054797c43f9c88dbf8e44a94d9c1e6293adaf0597c3daa0514978663'),
+                        'sm_90': Build('ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', 'c8648fc98b23a0048eb9ee35da28ba25fb21f2a2e1f71f26eee40f2932a4eff3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3213,7 +3213,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('4658fe3ce10edbcb0f0a9d51a512f697fe9048d54a45723e5659cdbffdce825b', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '2ab38f5b3e0bc0b99089d93b4f9c416d507403817d48f523e39e854d3668935d'),
+                        'sm_90': Build('2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '5c67f1e61528b54aa59ece51d601f4fc5c035566868b9f22fe1f58063c5a5d2f'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3235,7 +3235,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('38323f502c1591f7c218082755a305ae902b680c826abff394d13ecd0b243dde', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '52898c8344e775d360f720b358799fecef327ca732cd16c144ef6733d0c021f9'),
+                        'sm_90': Build('ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'a1f5847a50530442f5f312debf6df9244002d10fc3a9f6280fcbf51fd1b94984'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3257,7 +3257,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5bd398a473d1054c887a0408714ee15ec8cbac4c7a41e7ba61c3409f5ff78c86', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '55f9b2e1a524080eb2d27c2533bba3e051f9b355b258c2d6816af5fdd116952e'),
+                        'sm_90': Build('a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', 'd9835b164a2f479ee971fc8a56c09d55b722a8d877aceaa62bd4504a052ba177'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3279,7 +3279,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('93cd7840133b6dc5a005389c9faba8a4ede57047cd307af3b3a371b40aab8a5d', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '618ccc833561af2421a5df4e2688ed50369c1a58e5e3cada048509cb345ea0eb'),
+                        'sm_90': Build('036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd15ad57936b0ef87ba7c1dda18daad9a85165956fcf6f4ef6889b6db98b0dd21'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3438,7 +3438,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('08527b7310f7773df4bae498f562328416e1dd88b406150fc3122a4901dfbca0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
+                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3505,7 +3505,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('08527b7310f7773df4bae498f562328416e1dd88b406150fc3122a4901dfbca0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
+                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3572,7 +3572,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('08527b7310f7773df4bae498f562328416e1dd88b406150fc3122a4901dfbca0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
+                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3609,7 +3609,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('dadd89e154f445fcd34f514e376a2ea9fe3fc58a056e884664f6c493aded5776', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '66ddd15e67b2974f4cc2927fbfc8a2a2fdb9b98f6e3be0a20ab6ad1b3db47484'),
+                        'sm_90': Build('37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5df311aa0a719aad15ad39d4968b7d1fa3b58b6c9508c93982922a24a76836b0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3629,7 +3629,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a321ec23353a9c6045407b147dc82dd053427cee853162ac4e90ac32dad3f4c3', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '9fee34591f24e605fdd79dd776a31554a904fa03b5b00c5180d573b200db6db5'),
+                        'sm_90': Build('08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'c251327f07daa7b8af1fa5aca4a53683b5c7e295f7b404533e1f48a2dc6018af'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3649,7 +3649,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6e0f13361b986922d56d9088c950ffd79b6d3b617c0b5fa51afe870af78cba0e', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '5a8d4e9e66bbfd6d7d64f6becd6ee77a5998577a6a3bd050d13145e48645c147'),
+                        'sm_90': Build('de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '23c407c4067d98c2468d36a896122d2d77b2a294d244de79ad6450a940be2640'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3669,7 +3669,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f0b85b66584a7ea24ccb4892357dc0cf94e8ef31ed0f5d46baad0c22d10600b', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'f724dd5c0d5c86747a7131959b030acd86ba8094720495daa6093443f956d87a'),
+                        'sm_90': Build('62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '9b6445ab423ed1951fc1b7ecdef1a3342008410fd26b64d9688621c02b018e53'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3689,7 +3689,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('132291151fab4341923ad6d0a73feff789bbb77735c46fe679632c722bd76963', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0d8f00e1054797c43f9c88dbf8e44a94d9c1e6293adaf0597c3daa0514978663'),
+                        'sm_90': Build('e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', 'c8648fc98b23a0048eb9ee35da28ba25fb21f2a2e1f71f26eee40f2932a4eff3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3709,7 +3709,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('56d5f2a7f127e6520753cb511304dcc33dcc6d03570a8dccde5761b48525f09d', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '2ab38f5b3e0bc0b99089d93b4f9c416d507403817d48f523e39e854d3668935d'),
+                        'sm_90': Build('94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '5c67f1e61528b54aa59ece51d601f4fc5c035566868b9f22fe1f58063c5a5d2f'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3731,7 +3731,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ce54183ced9472fdc0f7036ba818ce7ce9a5b8d31ffcb0fb844bdbd85c1a1577', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '52898c8344e775d360f720b358799fecef327ca732cd16c144ef6733d0c021f9'),
+                        'sm_90': Build('7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'a1f5847a50530442f5f312debf6df9244002d10fc3a9f6280fcbf51fd1b94984'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3753,7 +3753,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('9e21fb3a7bec29a28bc7eabfb6aa1f361766c373b76668fca99e1024352e26e5', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '55f9b2e1a524080eb2d27c2533bba3e051f9b355b258c2d6816af5fdd116952e'),
+                        'sm_90': Build('6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', 'd9835b164a2f479ee971fc8a56c09d55b722a8d877aceaa62bd4504a052ba177'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3775,7 +3775,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('b29b64a1fa8f0c6512fe8628cbcbb3ec1c030ba09bcc4892f11505e307e7a56e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '618ccc833561af2421a5df4e2688ed50369c1a58e5e3cada048509cb345ea0eb'),
+                        'sm_90': Build('69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd15ad57936b0ef87ba7c1dda18daad9a85165956fcf6f4ef6889b6db98b0dd21'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3934,7 +3934,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('08527b7310f7773df4bae498f562328416e1dd88b406150fc3122a4901dfbca0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
+                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3971,7 +3971,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('dadd89e154f445fcd34f514e376a2ea9fe3fc58a056e884664f6c493aded5776', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '66ddd15e67b2974f4cc2927fbfc8a2a2fdb9b98f6e3be0a20ab6ad1b3db47484'),
+                        'sm_90': Build('37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5df311aa0a719aad15ad39d4968b7d1fa3b58b6c9508c93982922a24a76836b0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3991,7 +3991,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a321ec23353a9c6045407b147dc82dd053427cee853162ac4e90ac32dad3f4c3', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '9fee34591f24e605fdd79dd776a31554a904fa03b5b00c5180d573b200db6db5'),
+                        'sm_90': Build('08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'c251327f07daa7b8af1fa5aca4a53683b5c7e295f7b404533e1f48a2dc6018af'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4011,7 +4011,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6e0f13361b986922d56d9088c950ffd79b6d3b617c0b5fa51afe870af78cba0e', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '5a8d4e9e66bbfd6d7d64f6becd6ee77a5998577a6a3bd050d13145e48645c147'),
+                        'sm_90': Build('de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '23c407c4067d98c2468d36a896122d2d77b2a294d244de79ad6450a940be2640'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4031,7 +4031,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f0b85b66584a7ea24ccb4892357dc0cf94e8ef31ed0f5d46baad0c22d10600b', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'f724dd5c0d5c86747a7131959b030acd86ba8094720495daa6093443f956d87a'),
+                        'sm_90': Build('62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '9b6445ab423ed1951fc1b7ecdef1a3342008410fd26b64d9688621c02b018e53'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4051,7 +4051,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('132291151fab4341923ad6d0a73feff789bbb77735c46fe679632c722bd76963', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0d8f00e1054797c43f9c88dbf8e44a94d9c1e6293adaf0597c3daa0514978663'),
+                        'sm_90': Build('e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', 'c8648fc98b23a0048eb9ee35da28ba25fb21f2a2e1f71f26eee40f2932a4eff3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4071,7 +4071,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('56d5f2a7f127e6520753cb511304dcc33dcc6d03570a8dccde5761b48525f09d', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '2ab38f5b3e0bc0b99089d93b4f9c416d507403817d48f523e39e854d3668935d'),
+                        'sm_90': Build('94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '5c67f1e61528b54aa59ece51d601f4fc5c035566868b9f22fe1f58063c5a5d2f'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4093,7 +4093,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ce54183ced9472fdc0f7036ba818ce7ce9a5b8d31ffcb0fb844bdbd85c1a1577', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '52898c8344e775d360f720b358799fecef327ca732cd16c144ef6733d0c021f9'),
+                        'sm_90': Build('7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'a1f5847a50530442f5f312debf6df9244002d10fc3a9f6280fcbf51fd1b94984'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4115,7 +4115,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('9e21fb3a7bec29a28bc7eabfb6aa1f361766c373b76668fca99e1024352e26e5', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '55f9b2e1a524080eb2d27c2533bba3e051f9b355b258c2d6816af5fdd116952e'),
+                        'sm_90': Build('6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', 'd9835b164a2f479ee971fc8a56c09d55b722a8d877aceaa62bd4504a052ba177'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4137,7 +4137,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('b29b64a1fa8f0c6512fe8628cbcbb3ec1c030ba09bcc4892f11505e307e7a56e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '618ccc833561af2421a5df4e2688ed50369c1a58e5e3cada048509cb345ea0eb'),
+                        'sm_90': Build('69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd15ad57936b0ef87ba7c1dda18daad9a85165956fcf6f4ef6889b6db98b0dd21'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4296,7 +4296,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('08527b7310f7773df4bae498f562328416e1dd88b406150fc3122a4901dfbca0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', 'db87204557dae7bc42af39631fe9b0264ec72375607d8829826220549b54a6a0'),
+                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4333,7 +4333,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('dadd89e154f445fcd34f514e376a2ea9fe3fc58a056e884664f6c493aded5776', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '66ddd15e67b2974f4cc2927fbfc8a2a2fdb9b98f6e3be0a20ab6ad1b3db47484'),
+                        'sm_90': Build('37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5df311aa0a719aad15ad39d4968b7d1fa3b58b6c9508c93982922a24a76836b0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4353,7 +4353,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a321ec23353a9c6045407b147dc82dd053427cee853162ac4e90ac32dad3f4c3', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '9fee34591f24e605fdd79dd776a31554a904fa03b5b00c5180d573b200db6db5'),
+                        'sm_90': Build('08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'c251327f07daa7b8af1fa5aca4a53683b5c7e295f7b404533e1f48a2dc6018af'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4373,7 +4373,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6e0f13361b986922d56d9088c950ffd79b6d3b617c0b5fa51afe870af78cba0e', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '5a8d4e9e66bbfd6d7d64f6becd6ee77a5998577a6a3bd050d13145e48645c147'),
+                        'sm_90': Build('de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '23c407c4067d98c2468d36a896122d2d77b2a294d244de79ad6450a940be2640'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4393,7 +4393,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f0b85b66584a7ea24ccb4892357dc0cf94e8ef31ed0f5d46baad0c22d10600b', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'f724dd5c0d5c86747a7131959b030acd86ba8094720495daa6093443f956d87a'),
+                        'sm_90': Build('62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '9b6445ab423ed1951fc1b7ecdef1a3342008410fd26b64d9688621c02b018e53'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4413,7 +4413,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('132291151fab4341923ad6d0a73feff789bbb77735c46fe679632c722bd76963', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0d8f00e1054797c43f9c88dbf8e44a94d9c1e6293adaf0597c3daa0514978663'),
+                        'sm_90': Build('e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', 'c8648fc98b23a0048eb9ee35da28ba25fb21f2a2e1f71f26eee40f2932a4eff3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4433,7 +4433,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('56d5f2a7f127e6520753cb511304dcc33dcc6d03570a8dccde5761b48525f09d', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '2ab38f5b3e0bc0b99089d93b4f9c416d507403817d48f523e39e854d3668935d'),
+                        'sm_90': Build('94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '5c67f1e61528b54aa59ece51d601f4fc5c035566868b9f22fe1f58063c5a5d2f'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4455,7 +4455,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ce54183ced9472fdc0f7036ba818ce7ce9a5b8d31ffcb0fb844bdbd85c1a1577', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '52898c8344e775d360f720b358799fecef327ca732cd16c144ef6733d0c021f9'),
+                        'sm_90': Build('7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'a1f5847a50530442f5f312debf6df9244002d10fc3a9f6280fcbf51fd1b94984'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4477,7 +4477,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('9e21fb3a7bec29a28bc7eabfb6aa1f361766c373b76668fca99e1024352e26e5', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '55f9b2e1a524080eb2d27c2533bba3e051f9b355b258c2d6816af5fdd116952e'),
+                        'sm_90': Build('6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', 'd9835b164a2f479ee971fc8a56c09d55b722a8d877aceaa62bd4504a052ba177'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4499,7 +4499,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('b29b64a1fa8f0c6512fe8628cbcbb3ec1c030ba09bcc4892f11505e307e7a56e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '618ccc833561af2421a5df4e2688ed50369c1a58e5e3cada048509cb345ea0eb'),
+                        'sm_90': Build('69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd15ad57936b0ef87ba7c1dda18daad9a85165956fcf6f4ef6889b6db98b0dd21'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4658,7 +4658,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('0d0d597793d0895501883d66f3dacaee5f8f94a546548268646054aaef581f9e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '237d69907003d8a3684859ff2b8ab39b90d1963e8eeec0a42400c7e4891cadb5'),
+                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5a44102785abbadc4bba5e29ece402180d22cff4ae1b2c04dd227ef164580b38'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4725,7 +4725,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('0d0d597793d0895501883d66f3dacaee5f8f94a546548268646054aaef581f9e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '237d69907003d8a3684859ff2b8ab39b90d1963e8eeec0a42400c7e4891cadb5'),
+                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5a44102785abbadc4bba5e29ece402180d22cff4ae1b2c04dd227ef164580b38'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4792,7 +4792,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('0d0d597793d0895501883d66f3dacaee5f8f94a546548268646054aaef581f9e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '237d69907003d8a3684859ff2b8ab39b90d1963e8eeec0a42400c7e4891cadb5'),
+                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5a44102785abbadc4bba5e29ece402180d22cff4ae1b2c04dd227ef164580b38'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4829,7 +4829,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d8c5d0d39221e2452024084861d9572e14b96ca2ee4f94576ac9b88f19305016', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '2e8dceea83d15af6da098a8c13b90db8ef7876c51c0bb9a22d680caa5f2757bd'),
+                        'sm_90': Build('8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '2b9ffc3150f145a2c66e5bc8008b23922dfce3fc968f89f921fde6afc712732b'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4849,7 +4849,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('172693212067af34e47709883f5fba0e57150446626678754a21aa2378506027', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', '1771fa0295858a177d1123da99b431a9fdc331f1985f97789e1c6c741d2098b4'),
+                        'sm_90': Build('98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'e3c130ae59895246e59929a6c5373fba0fff07068e2d7db86822201c65ccbd3f'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4869,7 +4869,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('68883398753046c8e5b7fec82c6e878a7f08b85bf9b2bd6eebf8a1b2e8436cf5', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', 'cea9513ea70e594e02092cb2e9f500eddcee5c9aac6224f2d267e19b139ad1b0'),
+                        'sm_90': Build('c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '97c1f6a034cf2bdb51d10eae5c8911d3bb19d06b8ee54382fbe41ca93c94f34e'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4889,7 +4889,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('713c3d8fa340d04957790c3cc1c1ff9c3e98c87f36923cd9c9bd823ab87304a7', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '3d973c3dc370630e04d920ed213e94a306c93fd7e178638c855ee4f0e0ad4759'),
+                        'sm_90': Build('c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '04b5c5bf5b96338719e1d2474686d63740dd816cf4a20b427d2d762d02259b64'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4909,7 +4909,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('f555b2d1bf16317d8f292e5e51105adfd677b5ff763d306ab4e279b11e73d4d0', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', 'f5157d60057b0945002e7974d2c19b6ad0220a75352c206236e5a5089e057303'),
+                        'sm_90': Build('874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '231b2ce1dc6556cbf31a8f4139fb646be2d80f50f3af7399c1b2be85fb7ebd47'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4929,7 +4929,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7ec38aa4c3afc978bcca6374d7ea8ce5ea99872c3ee949b433c2e88d6fd94541', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', '563930f32def6bd7d229d684b84f458f14dac33b5dcf2bf4c31395473df268a6'),
+                        'sm_90': Build('1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'a58ed0a1ee9635be6fba27dc4d5f4b99b45527a1546655b265d1aaa5c4f40e31'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4951,7 +4951,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ae9b3b6e545a71e1459aad2e159bb5836596261edf4f5b513993f9cf2270b0f6', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '6d53ab6572ed69cc51f7320a556a062b9e23cf27dca2ceec31ecfe5801457210'),
+                        'sm_90': Build('75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', 'de3b8625f4bde0b9789ff4c1b3ecfc7e128e7e82acc7999fe7c57caa1bedcdbe'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4973,7 +4973,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('98c1f36a258dbcbadb85f074d2d6641bb4548e0c542722828a6f2f598fae1872', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'dc7299960d2c17fe35c10769975858769115415debfa332836224de2f7733700'),
+                        'sm_90': Build('0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', '5bfa12e9228afa20a616660b4e376eb6e35035b638a231808fac8d3c6275201d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4995,7 +4995,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7b55f81f0a4769ab56d94f4d026efd8c799039db6bc9d0a1cd871909e58f338a', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', 'f06dab94e93937c8c8f7565e197dd9cb187e5612f87cccec385d51805f4150c7'),
+                        'sm_90': Build('d7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', 'fdedd135778c4b4ac645e6e2a160d9dc3cbe8f9c2be6803d27a693e15d2f9d40'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5154,7 +5154,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('0d0d597793d0895501883d66f3dacaee5f8f94a546548268646054aaef581f9e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '237d69907003d8a3684859ff2b8ab39b90d1963e8eeec0a42400c7e4891cadb5'),
+                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5a44102785abbadc4bba5e29ece402180d22cff4ae1b2c04dd227ef164580b38'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5191,7 +5191,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d8c5d0d39221e2452024084861d9572e14b96ca2ee4f94576ac9b88f19305016', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '2e8dceea83d15af6da098a8c13b90db8ef7876c51c0bb9a22d680caa5f2757bd'),
+                        'sm_90': Build('8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '2b9ffc3150f145a2c66e5bc8008b23922dfce3fc968f89f921fde6afc712732b'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5211,7 +5211,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('172693212067af34e47709883f5fba0e57150446626678754a21aa2378506027', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', '1771fa0295858a177d1123da99b431a9fdc331f1985f97789e1c6c741d2098b4'),
+                        'sm_90': Build('98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'e3c130ae59895246e59929a6c5373fba0fff07068e2d7db86822201c65ccbd3f'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5231,7 +5231,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('68883398753046c8e5b7fec82c6e878a7f08b85bf9b2bd6eebf8a1b2e8436cf5', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', 'cea9513ea70e594e02092cb2e9f500eddcee5c9aac6224f2d267e19b139ad1b0'),
+                        'sm_90': Build('c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '97c1f6a034cf2bdb51d10eae5c8911d3bb19d06b8ee54382fbe41ca93c94f34e'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5251,7 +5251,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('713c3d8fa340d04957790c3cc1c1ff9c3e98c87f36923cd9c9bd823ab87304a7', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '3d973c3dc370630e04d920ed213e94a306c93fd7e178638c855ee4f0e0ad4759'),
+                        'sm_90': Build('c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '04b5c5bf5b96338719e1d2474686d63740dd816cf4a20b427d2d762d02259b64'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5271,7 +5271,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('f555b2d1bf16317d8f292e5e51105adfd677b5ff763d306ab4e279b11e73d4d0', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', 'f5157d60057b0945002e7974d2c19b6ad0220a75352c206236e5a5089e057303'),
+                        'sm_90': Build('874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '231b2ce1dc6556cbf31a8f4139fb646be2d80f50f3af7399c1b2be85fb7ebd47'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5291,7 +5291,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7ec38aa4c3afc978bcca6374d7ea8ce5ea99872c3ee949b433c2e88d6fd94541', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', '563930f32def6bd7d229d684b84f458f14dac33b5dcf2bf4c31395473df268a6'),
+                        'sm_90': Build('1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'a58ed0a1ee9635be6fba27dc4d5f4b99b45527a1546655b265d1aaa5c4f40e31'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5313,7 +5313,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ae9b3b6e545a71e1459aad2e159bb5836596261edf4f5b513993f9cf2270b0f6', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '6d53ab6572ed69cc51f7320a556a062b9e23cf27dca2ceec31ecfe5801457210'),
+                        'sm_90': Build('75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', 'de3b8625f4bde0b9789ff4c1b3ecfc7e128e7e82acc7999fe7c57caa1bedcdbe'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5335,7 +5335,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('98c1f36a258dbcbadb85f074d2d6641bb4548e0c542722828a6f2f598fae1872', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'dc7299960d2c17fe35c10769975858769115415debfa332836224de2f7733700'),
+                        'sm_90': Build('0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', '5bfa12e9228afa20a616660b4e376eb6e35035b638a231808fac8d3c6275201d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5357,7 +5357,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7b55f81f0a4769ab56d94f4d026efd8c799039db6bc9d0a1cd871909e58f338a', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', 'f06dab94e93937c8c8f7565e197dd9cb187e5612f87cccec385d51805f4150c7'),
+                        'sm_90': Build('d7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', 'fdedd135778c4b4ac645e6e2a160d9dc3cbe8f9c2be6803d27a693e15d2f9d40'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5516,7 +5516,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('0d0d597793d0895501883d66f3dacaee5f8f94a546548268646054aaef581f9e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '237d69907003d8a3684859ff2b8ab39b90d1963e8eeec0a42400c7e4891cadb5'),
+                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5a44102785abbadc4bba5e29ece402180d22cff4ae1b2c04dd227ef164580b38'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5553,7 +5553,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d8c5d0d39221e2452024084861d9572e14b96ca2ee4f94576ac9b88f19305016', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '2e8dceea83d15af6da098a8c13b90db8ef7876c51c0bb9a22d680caa5f2757bd'),
+                        'sm_90': Build('8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '2b9ffc3150f145a2c66e5bc8008b23922dfce3fc968f89f921fde6afc712732b'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5573,7 +5573,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('172693212067af34e47709883f5fba0e57150446626678754a21aa2378506027', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', '1771fa0295858a177d1123da99b431a9fdc331f1985f97789e1c6c741d2098b4'),
+                        'sm_90': Build('98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'e3c130ae59895246e59929a6c5373fba0fff07068e2d7db86822201c65ccbd3f'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5593,7 +5593,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('68883398753046c8e5b7fec82c6e878a7f08b85bf9b2bd6eebf8a1b2e8436cf5', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', 'cea9513ea70e594e02092cb2e9f500eddcee5c9aac6224f2d267e19b139ad1b0'),
+                        'sm_90': Build('c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '97c1f6a034cf2bdb51d10eae5c8911d3bb19d06b8ee54382fbe41ca93c94f34e'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5613,7 +5613,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('713c3d8fa340d04957790c3cc1c1ff9c3e98c87f36923cd9c9bd823ab87304a7', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '3d973c3dc370630e04d920ed213e94a306c93fd7e178638c855ee4f0e0ad4759'),
+                        'sm_90': Build('c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '04b5c5bf5b96338719e1d2474686d63740dd816cf4a20b427d2d762d02259b64'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5633,7 +5633,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('f555b2d1bf16317d8f292e5e51105adfd677b5ff763d306ab4e279b11e73d4d0', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', 'f5157d60057b0945002e7974d2c19b6ad0220a75352c206236e5a5089e057303'),
+                        'sm_90': Build('874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '231b2ce1dc6556cbf31a8f4139fb646be2d80f50f3af7399c1b2be85fb7ebd47'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5653,7 +5653,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7ec38aa4c3afc978bcca6374d7ea8ce5ea99872c3ee949b433c2e88d6fd94541', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', '563930f32def6bd7d229d684b84f458f14dac33b5dcf2bf4c31395473df268a6'),
+                        'sm_90': Build('1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'a58ed0a1ee9635be6fba27dc4d5f4b99b45527a1546655b265d1aaa5c4f40e31'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5675,7 +5675,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ae9b3b6e545a71e1459aad2e159bb5836596261edf4f5b513993f9cf2270b0f6', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '6d53ab6572ed69cc51f7320a556a062b9e23cf27dca2ceec31ecfe5801457210'),
+                        'sm_90': Build('75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', 'de3b8625f4bde0b9789ff4c1b3ecfc7e128e7e82acc7999fe7c57caa1bedcdbe'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5697,7 +5697,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('98c1f36a258dbcbadb85f074d2d6641bb4548e0c542722828a6f2f598fae1872', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'dc7299960d2c17fe35c10769975858769115415debfa332836224de2f7733700'),
+                        'sm_90': Build('0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', '5bfa12e9228afa20a616660b4e376eb6e35035b638a231808fac8d3c6275201d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5719,7 +5719,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7b55f81f0a4769ab56d94f4d026efd8c799039db6bc9d0a1cd871909e58f338a', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', 'f06dab94e93937c8c8f7565e197dd9cb187e5612f87cccec385d51805f4150c7'),
+                        'sm_90': Build('d7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', 'fdedd135778c4b4ac645e6e2a160d9dc3cbe8f9c2be6803d27a693e15d2f9d40'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5861,9 +5861,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('f6aa43bcdf9afb29f7690b4f232657854697de41bd1d6338473acb44c7b20328', 'hyper_connection/qwen38_flash_n16/replicated.fp16.cu', '5551b7827562222462f0bf04d1255634a93d3b2c5b3ded99630a68f28147b06e'),
-                        'sm_80': Build('4fe3ebd6a13a6735fe5a77b07d9f1507042c20f0c49d8a2d36202e9ebbc85165', 'hyper_connection/qwen38_flash_n16/replicated.fp16.cu', '5551b7827562222462f0bf04d1255634a93d3b2c5b3ded99630a68f28147b06e'),
-                        'sm_90': Build('4535cd9930fe89422a137f4c61758e0788c9aaa4f1f6a8f3fa39c2b9f061a3ad', 'hyper_connection/qwen38_flash_n16/replicated.fp16.cu', '5551b7827562222462f0bf04d1255634a93d3b2c5b3ded99630a68f28147b06e'),
+                        'sm_70': Build('b01678626e9d221a6fd3df58e41fa67f43e91d8e982631046b327b9862a62449', 'hyper_connection/qwen38_flash_n16/replicated.fp16.cu', 'd1bc5ca11422bfa9f4f2a54f31466fba38a57eb2c91fd176ed5698539dc23b86'),
+                        'sm_80': Build('8650ed5505d022ac7cd82abb6d0c4c748e58d7bbc0722f6996899dedb0317ffb', 'hyper_connection/qwen38_flash_n16/replicated.fp16.cu', 'd1bc5ca11422bfa9f4f2a54f31466fba38a57eb2c91fd176ed5698539dc23b86'),
+                        'sm_90': Build('2c9f902b77cb66f44c74119af938c9e991ed39cf5569e10fe601dcf7aeeb92cb', 'hyper_connection/qwen38_flash_n16/replicated.fp16.cu', 'd1bc5ca11422bfa9f4f2a54f31466fba38a57eb2c91fd176ed5698539dc23b86'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5892,8 +5892,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('340762ae96b22f2ebd32eb9d7220a29eac91824ea1cb40d16e95b11679a29962', 'hyper_connection/qwen38_flash_n16/two_rows.fp16.cu', '3f45221c6b7a8819ec3f0fc408c5593b2e4878213050ce80ab32fd082d249e02'),
-                        'sm_90': Build('631777ce7abe9232f8fae3bd981128ba455d227601bebf59ba62df8a43045aa4', 'hyper_connection/qwen38_flash_n16/two_rows.fp16.cu', '3f45221c6b7a8819ec3f0fc408c5593b2e4878213050ce80ab32fd082d249e02'),
+                        'sm_80': Build('5c826af452733812b58f1729038392782c268ed02b45cd8c490244cbfdeaef34', 'hyper_connection/qwen38_flash_n16/two_rows.fp16.cu', 'c219c8d255fdfaed7182b25e7144f812d9bcbecc53b537728a4aa4d6481579ae'),
+                        'sm_90': Build('3e997ff16aff0dc04a19d9f693fc57a1d38c876c7ca2ff1b4b1c05a6b3033377', 'hyper_connection/qwen38_flash_n16/two_rows.fp16.cu', 'c219c8d255fdfaed7182b25e7144f812d9bcbecc53b537728a4aa4d6481579ae'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5922,7 +5922,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('d140509105dd9d4be3463284e250f7c3a05f5e7985be8080974614b597e812cb', 'hyper_connection/qwen38_flash_n16/four_rows.fp16.cu', 'ea27b5042180df8d025654d07572646c432693ddfb243d4cb3c17b07c935eb2d'),
+                        'sm_90': Build('ab4190ca164d632e00dbcc8dac0be1d15a76f67dbd98622dcf4a8511699b6852', 'hyper_connection/qwen38_flash_n16/four_rows.fp16.cu', '97a8d30d5f1add272d20ab3e5ba7d1bfe237f02cc1c673504d6c4d130a3104f5'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5951,8 +5951,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('4d76f7548b8ed2136508ece5796f67c43b677be2f5a5390a1543cc9ad2e83eb0', 'hyper_connection/qwen38_flash_n16/tensor_core.fp16.cu', '8dd663f0625ba91b7d9d978563fc1e6f91dd22786866d503908410379698b413'),
-                        'sm_90': Build('25742dd7bee07d8b23aa27ec3f67125bb101f27f6724bbd5d918868293de67e6', 'hyper_connection/qwen38_flash_n16/tensor_core.fp16.cu', '8dd663f0625ba91b7d9d978563fc1e6f91dd22786866d503908410379698b413'),
+                        'sm_80': Build('e997ccc83afd5e59f269b1fd125ccd8b4c60a922eaaeb9f8560063391ec70208', 'hyper_connection/qwen38_flash_n16/tensor_core.fp16.cu', '1cc1358f8476d2823c86eebcad64fae8808c80730c2d333ba30e4eb83b97eae9'),
+                        'sm_90': Build('2e24f80b1d4f960981b8148af31681df063c95043dc1c8cab821d3e871d3d5db', 'hyper_connection/qwen38_flash_n16/tensor_core.fp16.cu', '1cc1358f8476d2823c86eebcad64fae8808c80730c2d333ba30e4eb83b97eae9'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -5988,8 +5988,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'd140509105dd9d4be3463284e250f7c3a05f5e7985be8080974614b597e812cb',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.059448718547440604,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90-nvidia-h200.240c87aa6a70.20261130T090119Z.json',
                 ),
                 RecordLine(
@@ -6006,8 +6006,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '25742dd7bee07d8b23aa27ec3f67125bb101f27f6724bbd5d918868293de67e6',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.02494900512347875,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90-nvidia-h200.27934ad463fb.20261130T090122Z.json',
                     distances={'x': (8.986927274064174e-06, 1.237317622181666e-05), 'block_input': (0.00017236923174062283, 0.000321207082809086), 'injection_out': (8.369995917810717e-05, 0.0004488116399744087), 'y': (1.784382856799071e-05, None), 'lora': (0.00015880870469684165, None)},
                 ),
@@ -6016,8 +6016,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '631777ce7abe9232f8fae3bd981128ba455d227601bebf59ba62df8a43045aa4',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.045839699697636016,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90-nvidia-h200.22576abea7f0.20261130T090117Z.json',
                 ),
             ),
@@ -6034,9 +6034,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('429b53e7d79a36a863223af9ce1ab0e4a4871e8f7b4c5e4dc5bc85eb1a292d1a', 'hyper_connection/qwen38_flash_n16/replicated.bf16.cu', 'ac21819563ca4dcdcdfc4b938fc03c6ce1dbe36044771f3d617365219968e709'),
-                        'sm_80': Build('06f38be24e3e2025aea901aa94e4662a4785be64b348247ac8f6df3ca5fcadb3', 'hyper_connection/qwen38_flash_n16/replicated.bf16.cu', 'ac21819563ca4dcdcdfc4b938fc03c6ce1dbe36044771f3d617365219968e709'),
-                        'sm_90': Build('004bd7674cdf049db6808a2b6a293a992ca9401ea27a40d849e2265f2cd56491', 'hyper_connection/qwen38_flash_n16/replicated.bf16.cu', 'ac21819563ca4dcdcdfc4b938fc03c6ce1dbe36044771f3d617365219968e709'),
+                        'sm_70': Build('5e46d9e4b9bddc0ac684831cabeb5d2514024d06f95600ed50c028a252aa1ec1', 'hyper_connection/qwen38_flash_n16/replicated.bf16.cu', '293e9cedc4dfaf512df31e92b607530ee23910eceba8d99a5458e1fcbf3a5cb6'),
+                        'sm_80': Build('db735b2b05d786dcb2fa57133cdb741782ffe26664c71b8beb21d171df178178', 'hyper_connection/qwen38_flash_n16/replicated.bf16.cu', '293e9cedc4dfaf512df31e92b607530ee23910eceba8d99a5458e1fcbf3a5cb6'),
+                        'sm_90': Build('1ee7d9cd98173308f43547704e091093add452d4c32e6792c4f4645f534e5452', 'hyper_connection/qwen38_flash_n16/replicated.bf16.cu', '293e9cedc4dfaf512df31e92b607530ee23910eceba8d99a5458e1fcbf3a5cb6'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6065,8 +6065,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('64d04503862b02c62583c27f5813406b61fe935b3df6c9422f2ee524f0fa69a6', 'hyper_connection/qwen38_flash_n16/two_rows.bf16.cu', '7bb7a93cfe5c68198ad7c849fa7c0acdc62c323c209133f7538147ca38af7be1'),
-                        'sm_90': Build('2578c2127768dcf448123a33261705fbde853a5594996d99fe66cb91db92ab08', 'hyper_connection/qwen38_flash_n16/two_rows.bf16.cu', '7bb7a93cfe5c68198ad7c849fa7c0acdc62c323c209133f7538147ca38af7be1'),
+                        'sm_80': Build('2cb02bb4a3a366b71e7f23390968e4408223d686740abfea6aade3c84938da7a', 'hyper_connection/qwen38_flash_n16/two_rows.bf16.cu', 'c34ba22144f4cfba9d8fb72fe4497e0b273febee2b5edb51889824d8e200b125'),
+                        'sm_90': Build('8f19ae0b4eb37a7dbc56490bdd0987ee53c9f2e21b1fbc85ab18111b6e627d7c', 'hyper_connection/qwen38_flash_n16/two_rows.bf16.cu', 'c34ba22144f4cfba9d8fb72fe4497e0b273febee2b5edb51889824d8e200b125'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_two_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6095,7 +6095,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('f898cb4bbed399a7c4c73863512c6dd3d796f807aaac97829839f3ec8d4ed801', 'hyper_connection/qwen38_flash_n16/four_rows.bf16.cu', '21a860a9d7c78e9738d08d290272ad0fa56ed8cc22715c7001c6ee0f616f8995'),
+                        'sm_90': Build('564e7713db2e05d8160bde8da456f10e7a5569124491e8d8e3c898ab45ef18a0', 'hyper_connection/qwen38_flash_n16/four_rows.bf16.cu', 'ae4b645994758be73141ad9e5f2ccfd27b81a58dc01c4a0230ccab509975c4c4'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_four_rows', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6124,8 +6124,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('78636991702fff374898f219a0c36793e413538bb5999c284adc68221780c8fe', 'hyper_connection/qwen38_flash_n16/tensor_core.bf16.cu', 'f11ad68947ba976356d66c457484f86691d926f75a65ec5a06102d0b0a1862cc'),
-                        'sm_90': Build('ab608dc8b23673106475316778e9603e6f6f2d447ba80f032f7ac37ecd0ebb84', 'hyper_connection/qwen38_flash_n16/tensor_core.bf16.cu', 'f11ad68947ba976356d66c457484f86691d926f75a65ec5a06102d0b0a1862cc'),
+                        'sm_80': Build('7b97de1b2c8672fadb7e0f39e2336e17011a1ecb3ef1313d6bc2cec1083867d6', 'hyper_connection/qwen38_flash_n16/tensor_core.bf16.cu', '550f57f0b575c551114674954bfc64c4710b847f91e4ca2db4b8c1711e9513bf'),
+                        'sm_90': Build('546f3f6746801bd3fc1d0567b7e99eebdd78990174abe9911cda6efe8415a72f', 'hyper_connection/qwen38_flash_n16/tensor_core.bf16.cu', '550f57f0b575c551114674954bfc64c4710b847f91e4ca2db4b8c1711e9513bf'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6161,8 +6161,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'f898cb4bbed399a7c4c73863512c6dd3d796f807aaac97829839f3ec8d4ed801',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.04093227332121585,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90-nvidia-h200.d070e680f235.20261130T090143Z.json',
                 ),
                 RecordLine(
@@ -6179,8 +6179,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ab608dc8b23673106475316778e9603e6f6f2d447ba80f032f7ac37ecd0ebb84',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.0638793643493013,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90-nvidia-h200.eb2248106b2e.20261130T090147Z.json',
                     distances={'x': (1.7784960600366223e-05, 1.811444594946958e-05), 'block_input': (0.0014030577946077386, 0.0025966715862643652), 'injection_out': (0.0006008488725887159, 0.005002606692462855), 'y': (7.676951240491979e-05, None), 'lora': (0.0009138022711436733, None)},
                 ),
@@ -6189,8 +6189,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '2578c2127768dcf448123a33261705fbde853a5594996d99fe66cb91db92ab08',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.01940304820432437,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90-nvidia-h200.c5799e1cf4a1.20261130T090141Z.json',
                 ),
             ),
@@ -6207,8 +6207,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('1a852419b587c6fa6354fdd406cd4619aa2c0c67097f55a0bfcda56733455234', 'hyper_connection/qwen38_flash_n512/replicated.fp16.cu', '2581cc61011b56c7318cc8503b3ad3a9a3b8b6b91dc05d9aef2fd70f9026b8d2'),
-                        'sm_90': Build('2b4fb58aaaae827385b47d1f3d29f463c5f882146990cde549c76d2759578041', 'hyper_connection/qwen38_flash_n512/replicated.fp16.cu', '2581cc61011b56c7318cc8503b3ad3a9a3b8b6b91dc05d9aef2fd70f9026b8d2'),
+                        'sm_80': Build('4ccbcbcf5dc5c040359f3f714365d908c279a864206b24d81a901af9f9a7f7d3', 'hyper_connection/qwen38_flash_n512/replicated.fp16.cu', '9f217f71bd98d913018cc04195d79be5918dcb932634a97dd2dcc552be0e0455'),
+                        'sm_90': Build('180a2e47c14ff494b3cf8050334d265da17d4e132cbc5ef24e64d60143ff859d', 'hyper_connection/qwen38_flash_n512/replicated.fp16.cu', '9f217f71bd98d913018cc04195d79be5918dcb932634a97dd2dcc552be0e0455'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6237,8 +6237,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('7b351a5141f48c35715659ca425451725cda9cf6fd750a0391453266edb1992f', 'hyper_connection/qwen38_flash_n512/tensor_core.fp16.cu', '3191f953e6a85b23daf260390f01def79cf94c0254a34fcab926621683e49444'),
-                        'sm_90': Build('c5d302dfb492099bdb0f66963f1942409a8ede8b7e5686204d77e2cf827a0125', 'hyper_connection/qwen38_flash_n512/tensor_core.fp16.cu', '3191f953e6a85b23daf260390f01def79cf94c0254a34fcab926621683e49444'),
+                        'sm_80': Build('d18f6fbf49f149fb38d35d4fe1719f4eb939686c7cc7ff0e83a666cd131a85a3', 'hyper_connection/qwen38_flash_n512/tensor_core.fp16.cu', '5a2477fec47b72e7d264efbedf715e5d69e3632d2bfce386ad79af06515ec41a'),
+                        'sm_90': Build('54c8e71dadcc8ebf6cd3c2955d18c43f341bffc5b23e7d0f6da192d558ee9780', 'hyper_connection/qwen38_flash_n512/tensor_core.fp16.cu', '5a2477fec47b72e7d264efbedf715e5d69e3632d2bfce386ad79af06515ec41a'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6272,7 +6272,7 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c54c6254a9f10442edfcd362e7ef3adc410c77b628e817d5f9adb46171b7b2a2', 'hyper_connection/qwen38_flash_n512/tensor_core_narrow.fp16.cu', 'f43731d313da3c6545e5e1622e300304fb6603ba381767f2d7e8cdd5a916406f'),
+                        'sm_90': Build('c203ae428b932c9ec3250b32f776beb18dd70d68c07069b1f76adb40e0b3bb2e', 'hyper_connection/qwen38_flash_n512/tensor_core_narrow.fp16.cu', '0a218ff561c917b7cbdb36e2240022797113e36ec3e08cf93e1c2dddc2794dca'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6315,8 +6315,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d0a1dd3c12d93515938cf9b146e679989a8cc467e64350d442a71fc091bf0529', 'hyper_connection/qwen38_flash_n512/replicated.bf16.cu', 'b097cacbd1796a0471633a0570f4a20260d29a97cdde8d047c4ca23f3060f11a'),
-                        'sm_90': Build('8d7dd5e0d19620c7f6bf0d82f73e3cdb3d7b7e871ba4a637c7e699b6ebabec4c', 'hyper_connection/qwen38_flash_n512/replicated.bf16.cu', 'b097cacbd1796a0471633a0570f4a20260d29a97cdde8d047c4ca23f3060f11a'),
+                        'sm_80': Build('0057b947786c79d29b170a71bd299f88fe0eee5a4c34d2d402c5d136ebb61002', 'hyper_connection/qwen38_flash_n512/replicated.bf16.cu', 'b8825616571579ad3a6d18f907d00b04f51453cd6507fe66592474b9e2d7c560'),
+                        'sm_90': Build('a426550ea81ac09a6576bf1aec431845a4b2a63ce3eaec3c988d512d3c429b7d', 'hyper_connection/qwen38_flash_n512/replicated.bf16.cu', 'b8825616571579ad3a6d18f907d00b04f51453cd6507fe66592474b9e2d7c560'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6345,8 +6345,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('a3c559d87b2b1bc1954abfa334fed50b3173cc9c88a1a5957e125389945e42d8', 'hyper_connection/qwen38_flash_n512/tensor_core.bf16.cu', 'ceaa1cf6ac45ebccecd4799f32e074fe80bf802cea0a4d7ef6835a4487d6777a'),
-                        'sm_90': Build('2201af60d8edc3422ff354cdfd39dee710161f48d5ec52d225c6a1f05f943646', 'hyper_connection/qwen38_flash_n512/tensor_core.bf16.cu', 'ceaa1cf6ac45ebccecd4799f32e074fe80bf802cea0a4d7ef6835a4487d6777a'),
+                        'sm_80': Build('be0b85839458dda557518bd58d9108789818aab0982df10f76b7b4dd75b225a1', 'hyper_connection/qwen38_flash_n512/tensor_core.bf16.cu', '5752bf640c4262adb9979d72211e118eb49d66158ea1e65db1edffc900e7c4ed'),
+                        'sm_90': Build('30f0de57a3f041a153f6f94ec732e5d7fcc7f4d3b77dc7717bc44545a2996512', 'hyper_connection/qwen38_flash_n512/tensor_core.bf16.cu', '5752bf640c4262adb9979d72211e118eb49d66158ea1e65db1edffc900e7c4ed'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6380,7 +6380,7 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('9d8a7d804be30df97cb5ae6832cbf2c874b38ae8278a07dff82ec649cee254b3', 'hyper_connection/qwen38_flash_n512/tensor_core_narrow.bf16.cu', '8b380ff305a7bfcfa4a76ec6d7741f664cfd99eaf81a7895b49bb32bb585af53'),
+                        'sm_90': Build('c00688fa304a37321c76539798dbb8007c71984ea03bd1caa49177190ece4120', 'hyper_connection/qwen38_flash_n512/tensor_core_narrow.bf16.cu', '757395566f477b52a237eceee4e90d56d364e60141116cd50a35b4ecb02e94e8'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6423,8 +6423,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('7715b6f331b5222cc84cc00d814228dc14b1e6af127f851926ead4ca4c765295', 'hyper_connection/qwen38_flash_n64/replicated.fp16.cu', 'a7d5b46fa07954353a22d8857ec238db674e828f8956926ccf1e94715d24d60b'),
-                        'sm_90': Build('ae8374dc5e0313c8696c3ef4007feada9c39b9a69845764959ed0990b4302f0c', 'hyper_connection/qwen38_flash_n64/replicated.fp16.cu', 'a7d5b46fa07954353a22d8857ec238db674e828f8956926ccf1e94715d24d60b'),
+                        'sm_80': Build('21a9575cefa37f05c845e052eb39fd08a6040c47a6b8d9ef86e6299a5ca655ed', 'hyper_connection/qwen38_flash_n64/replicated.fp16.cu', 'd253bfab41f82e21b4429bc9ccca170beaec3914cda5b2964e49366ad37443dd'),
+                        'sm_90': Build('99a818e7e144959951fdaaa66325bf11a1f9bc019c95aa639bb7b6627a0154e0', 'hyper_connection/qwen38_flash_n64/replicated.fp16.cu', 'd253bfab41f82e21b4429bc9ccca170beaec3914cda5b2964e49366ad37443dd'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6453,8 +6453,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('ebb99f90e2104b425a370a7ebb6ed1306f43bbe903a3ee18f7c80346819bb9bc', 'hyper_connection/qwen38_flash_n64/tensor_core.fp16.cu', '0db2c17627b020518e1196baa39f98d24aedb308b0f52ac62e7e7f5e6169b328'),
-                        'sm_90': Build('7460ecee521f03e2138e3df596a01278d2b494c4c775bd27914e31d747cce901', 'hyper_connection/qwen38_flash_n64/tensor_core.fp16.cu', '0db2c17627b020518e1196baa39f98d24aedb308b0f52ac62e7e7f5e6169b328'),
+                        'sm_80': Build('60e5f2b1932ba2028d676d278bb3c4e5fc004d22bc60da8b57a370c8c544ed22', 'hyper_connection/qwen38_flash_n64/tensor_core.fp16.cu', 'd2eeaa74da27ef2d9ac7c48f30a628bbd834e7190017bb9c69a19e88c51b65ba'),
+                        'sm_90': Build('b68b1c4090dfcb4d277ae8ac4a87343be22aff187950057fcf56d8ba573d66a2', 'hyper_connection/qwen38_flash_n64/tensor_core.fp16.cu', 'd2eeaa74da27ef2d9ac7c48f30a628bbd834e7190017bb9c69a19e88c51b65ba'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6499,8 +6499,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '7460ecee521f03e2138e3df596a01278d2b494c4c775bd27914e31d747cce901',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.5182679948698459,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90-nvidia-h200.3050adf8cade.20261130T090217Z.json',
                     distances={'x': (4.9467218834121835e-06, 6.54973971516998e-06), 'block_input': (0.00013013612932506445, 0.00029943167191172267), 'injection_out': (6.941742489652213e-05, 0.00029152582104678134), 'y': (9.563947622897667e-06, None), 'lora': (7.595320830343378e-05, None)},
                 ),
@@ -6518,8 +6518,8 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_80': Build('1e755534468ed0cfd961341b5f478e08ee4d868d1c5d342121f2e5a9f87566c4', 'hyper_connection/qwen38_flash_n64/replicated.bf16.cu', 'c420202a5068a9dfe62b9b59b1d94c5e95c03b7ad939419e0958ec31b878e2a7'),
-                        'sm_90': Build('42ccfe1c3fcc2b11a39934969560987de1ba3c7a5b5f5afe662549006ab20a84', 'hyper_connection/qwen38_flash_n64/replicated.bf16.cu', 'c420202a5068a9dfe62b9b59b1d94c5e95c03b7ad939419e0958ec31b878e2a7'),
+                        'sm_80': Build('7d1a6a5cbde9f024a1f22c057280ef2451f7f510e98ca1eb4ceb28fe5f7e7da0', 'hyper_connection/qwen38_flash_n64/replicated.bf16.cu', '32e1564bcfb06d0d9569c5d6cc1ec474d95fb3f076642ec6cb9449297740f351'),
+                        'sm_90': Build('14ebf47d7bd3a4971f5be174179b56cb328a492b01ad7a75a045838b4e432270', 'hyper_connection/qwen38_flash_n64/replicated.bf16.cu', '32e1564bcfb06d0d9569c5d6cc1ec474d95fb3f076642ec6cb9449297740f351'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6548,8 +6548,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('729a6e478911d8e45ddfa8b192729b643abccdad5b2af31190c2ca624290893a', 'hyper_connection/qwen38_flash_n64/tensor_core.bf16.cu', '021452042e351339f08da900515fded99f0377009182f98728683ca39008f15d'),
-                        'sm_90': Build('2bdc43ecdf38b0adb49afe70dcfdcd689febbfd7ff2b7601b3427226a54a5083', 'hyper_connection/qwen38_flash_n64/tensor_core.bf16.cu', '021452042e351339f08da900515fded99f0377009182f98728683ca39008f15d'),
+                        'sm_80': Build('8e3b8a65bdc8086f177bb934e4beea3d11f7a2413b9307c0f8942fdc57ad18f4', 'hyper_connection/qwen38_flash_n64/tensor_core.bf16.cu', 'ccd1678c012fb55daf20f0eaf366d799819555aad4da48a111c9d20318343b87'),
+                        'sm_90': Build('4267f137ebbbfe66467b4aca6095c2d175d1389bdb7713c80c1cda9d5697abdd', 'hyper_connection/qwen38_flash_n64/tensor_core.bf16.cu', 'ccd1678c012fb55daf20f0eaf366d799819555aad4da48a111c9d20318343b87'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6594,8 +6594,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '2bdc43ecdf38b0adb49afe70dcfdcd689febbfd7ff2b7601b3427226a54a5083',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.5825720241832277,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90-nvidia-h200.1841bb0915ec.20261130T090226Z.json',
                     distances={'x': (1.417954569439474e-05, 1.439890086701273e-05), 'block_input': (0.0006909659907356292, 0.002564451980673907), 'injection_out': (0.0005803740116751302, 0.00320702761165938), 'y': (2.9937486476653057e-05, None), 'lora': (0.0004725743484384412, None)},
                 ),
@@ -6613,10 +6613,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('ffbade4cdf23d44e01bb984e5d4f3d730966dec4bbd3e0c587b1aad514da40b0', 'hyper_connection/qwen38_flash_tp1/replicated.fp16.cu', 'a77cecda82b230c57fc18f1b3a7b8b9babce1a4cb70290cdb8706f6a0ca0c849'),
-                        'sm_75': Build('ca7d3c3681c9e964bb2041a06e647353c8d83d56e61d139f34b5319722b50a00', 'hyper_connection/qwen38_flash_tp1/replicated.fp16.cu', 'a77cecda82b230c57fc18f1b3a7b8b9babce1a4cb70290cdb8706f6a0ca0c849'),
-                        'sm_80': Build('764923e87594fb6f1e08ecb56b8d4cb5ededc2e4ff8fb2c5a834377061be2098', 'hyper_connection/qwen38_flash_tp1/replicated.fp16.cu', 'a77cecda82b230c57fc18f1b3a7b8b9babce1a4cb70290cdb8706f6a0ca0c849'),
-                        'sm_90': Build('23cf347c69f2ea1f2196baa60408822b9871a97f781c5b39e3c73df9bbc0f7dc', 'hyper_connection/qwen38_flash_tp1/replicated.fp16.cu', 'a77cecda82b230c57fc18f1b3a7b8b9babce1a4cb70290cdb8706f6a0ca0c849'),
+                        'sm_70': Build('e3371d40969bf896b93a098ef655612ff29fffcd22e088dea0a87ac1c10437f9', 'hyper_connection/qwen38_flash_tp1/replicated.fp16.cu', '7e85046e879ac43b6a05c09174f59478c10892338351441ab55f24826d8b81c6'),
+                        'sm_75': Build('67677e3c185504a24005d808063c4bc9860cb2b05b8bf06dde38d7da2ab92323', 'hyper_connection/qwen38_flash_tp1/replicated.fp16.cu', '7e85046e879ac43b6a05c09174f59478c10892338351441ab55f24826d8b81c6'),
+                        'sm_80': Build('da2c733201da0dc91e39cda56f8f106e0a93d05fa709ef01d85c4fe1de62325a', 'hyper_connection/qwen38_flash_tp1/replicated.fp16.cu', '7e85046e879ac43b6a05c09174f59478c10892338351441ab55f24826d8b81c6'),
+                        'sm_90': Build('4267dcb6b6cb5a40b67aa6f052ded6a0ff6c2723a0516358eafe66e36fe59c26', 'hyper_connection/qwen38_flash_tp1/replicated.fp16.cu', '7e85046e879ac43b6a05c09174f59478c10892338351441ab55f24826d8b81c6'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6643,10 +6643,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('3b145b635a6735f83f2fa159a30d31e30adecfa642b1f5f02a0b251950d231fa', 'hyper_connection/qwen38_flash_tp1/wide_rows.fp16.cu', 'c5a03a990f90d3eebf6b7bbe1c0b3a8265f89b30ff2ab37e32611310d96d870f'),
-                        'sm_75': Build('bca8e068520669a98853e77a5e1fd42af3574b696a90e2e7acb7429432d800c7', 'hyper_connection/qwen38_flash_tp1/wide_rows.fp16.cu', 'c5a03a990f90d3eebf6b7bbe1c0b3a8265f89b30ff2ab37e32611310d96d870f'),
-                        'sm_80': Build('3265754c48af953246006755049e86876124a6170ef1816ea6fbf187d59c9bfc', 'hyper_connection/qwen38_flash_tp1/wide_rows.fp16.cu', 'c5a03a990f90d3eebf6b7bbe1c0b3a8265f89b30ff2ab37e32611310d96d870f'),
-                        'sm_90': Build('72b96fc715d486832178be40e16995c35f2ff3ef3d6a4c50cf5d937e9e9f7cae', 'hyper_connection/qwen38_flash_tp1/wide_rows.fp16.cu', 'c5a03a990f90d3eebf6b7bbe1c0b3a8265f89b30ff2ab37e32611310d96d870f'),
+                        'sm_70': Build('8d563db664a21ee0b51dac564efe7ff3205aedce32b16cdc97798b083ad8779f', 'hyper_connection/qwen38_flash_tp1/wide_rows.fp16.cu', '4244b44eb7ce6d594d6603cfb9e10ea19ed3ca8701f97edb9cad19b75bb0aa28'),
+                        'sm_75': Build('e60d6a9812d408f597b994b49dadd6f974be746c6d3933b74339dd2926509b47', 'hyper_connection/qwen38_flash_tp1/wide_rows.fp16.cu', '4244b44eb7ce6d594d6603cfb9e10ea19ed3ca8701f97edb9cad19b75bb0aa28'),
+                        'sm_80': Build('e1c59ef0e721c99432d1989f026b7b024d760af01bd9acdb6f2b095adf1d7f7e', 'hyper_connection/qwen38_flash_tp1/wide_rows.fp16.cu', '4244b44eb7ce6d594d6603cfb9e10ea19ed3ca8701f97edb9cad19b75bb0aa28'),
+                        'sm_90': Build('bfb4dcfff78ef9a231453ad19f4ff2adc523edf6ded9570b33d0d5320081ceff', 'hyper_connection/qwen38_flash_tp1/wide_rows.fp16.cu', '4244b44eb7ce6d594d6603cfb9e10ea19ed3ca8701f97edb9cad19b75bb0aa28'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6673,10 +6673,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('85746f9abb722f896792586564b81a5bc24dbcaa5effe523fbdd93e6e00a70c4', 'hyper_connection/qwen38_flash_tp1/persistent.fp16.cu', '9968c5cda8a6436d4a6058eb1eabe59668262896a4b1dc2c6ca4e83bc6e7b27d'),
-                        'sm_75': Build('fc7d9a3a4cbb27e23152ef38b6097fac10f798f3c5a844c11070091c1ca25df8', 'hyper_connection/qwen38_flash_tp1/persistent.fp16.cu', '9968c5cda8a6436d4a6058eb1eabe59668262896a4b1dc2c6ca4e83bc6e7b27d'),
-                        'sm_80': Build('d7ba341d08e92a6027497024e10c4a3edc9c381626590121f5b365639eb61efe', 'hyper_connection/qwen38_flash_tp1/persistent.fp16.cu', '9968c5cda8a6436d4a6058eb1eabe59668262896a4b1dc2c6ca4e83bc6e7b27d'),
-                        'sm_90': Build('bcc951db06f61eb6ce3c8157f130264f54150a7cd9c4d283e8c49783b2a2d92e', 'hyper_connection/qwen38_flash_tp1/persistent.fp16.cu', '9968c5cda8a6436d4a6058eb1eabe59668262896a4b1dc2c6ca4e83bc6e7b27d'),
+                        'sm_70': Build('156f12b018c3bd2d17b98b58e395f15efa4e47f32f9e6da8896e36a9f522a9b2', 'hyper_connection/qwen38_flash_tp1/persistent.fp16.cu', '9d146d77a484614a23fced71c4f6cf2ae3309b0ed2e431e15b99fde97fadd589'),
+                        'sm_75': Build('29813e2ab4a78bf86a5a952a10321fe348dadfed311856e127c9799524da135c', 'hyper_connection/qwen38_flash_tp1/persistent.fp16.cu', '9d146d77a484614a23fced71c4f6cf2ae3309b0ed2e431e15b99fde97fadd589'),
+                        'sm_80': Build('79817b2a5b11e0cd0b883fbbaa5bf7da5d168d112529174c1d67565c689fee31', 'hyper_connection/qwen38_flash_tp1/persistent.fp16.cu', '9d146d77a484614a23fced71c4f6cf2ae3309b0ed2e431e15b99fde97fadd589'),
+                        'sm_90': Build('28dfb0aaecbef15b583ed516e128121eee93cdb2055fa29435b0b7090fb62161', 'hyper_connection/qwen38_flash_tp1/persistent.fp16.cu', '9d146d77a484614a23fced71c4f6cf2ae3309b0ed2e431e15b99fde97fadd589'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_persistent', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6703,10 +6703,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('ff18cf6137c7704f0314d31309e37e1bc0c6593cd0b120fa2705d8f8c4b7509f', 'hyper_connection/qwen38_flash_tp1/early_norm.fp16.cu', '0c76f45bf0bc36f7936deee98cf5104615d7087d4e43183ab580cad83bc19386'),
-                        'sm_75': Build('93d0eb1e25cfb3d67bc93f2dac1e34a77de33be925d708a624918a0b5af05eac', 'hyper_connection/qwen38_flash_tp1/early_norm.fp16.cu', '0c76f45bf0bc36f7936deee98cf5104615d7087d4e43183ab580cad83bc19386'),
-                        'sm_80': Build('1b0826d33c5a679fc0989dbb7e683b4aa8db4b5cac70ce4b50e6e5a475276b6d', 'hyper_connection/qwen38_flash_tp1/early_norm.fp16.cu', '0c76f45bf0bc36f7936deee98cf5104615d7087d4e43183ab580cad83bc19386'),
-                        'sm_90': Build('61002d121e1da4045aa064350a6f0207c29cb03470c44867ad3037b690de31dc', 'hyper_connection/qwen38_flash_tp1/early_norm.fp16.cu', '0c76f45bf0bc36f7936deee98cf5104615d7087d4e43183ab580cad83bc19386'),
+                        'sm_70': Build('14a226afcb672150d4df38e70df5010c3d246506fc7e2f1e67671ac6bd935a00', 'hyper_connection/qwen38_flash_tp1/early_norm.fp16.cu', '63cf952231743d06600b1c96d1ce393785a31b19f4e6690ec59f11ce98236418'),
+                        'sm_75': Build('0519f66687dc87c37ebb6c91843c4e0e57002c7f6965d2e6a29d48f2afe44d5d', 'hyper_connection/qwen38_flash_tp1/early_norm.fp16.cu', '63cf952231743d06600b1c96d1ce393785a31b19f4e6690ec59f11ce98236418'),
+                        'sm_80': Build('e9b2b44142118d81e9812b8effc9fea32b363ca8bf7b7119841bca52f2c58097', 'hyper_connection/qwen38_flash_tp1/early_norm.fp16.cu', '63cf952231743d06600b1c96d1ce393785a31b19f4e6690ec59f11ce98236418'),
+                        'sm_90': Build('c88f16d55ae422fc8829135f75d6a8a62caf36946d6bad082396ea0a0df9b390', 'hyper_connection/qwen38_flash_tp1/early_norm.fp16.cu', '63cf952231743d06600b1c96d1ce393785a31b19f4e6690ec59f11ce98236418'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_early_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6733,7 +6733,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('ee85fc77ddbc5d3d0abada5779386f70669b66daa976b0743395178b6ea723f6', 'hyper_connection/qwen38_flash_tp1/small_ctas.fp16.cu', '3777759e8b787f6a020ee9adcb6e0a6f3604c99dcfae4f3f3f86990878aac7b1'),
+                        'sm_90': Build('5ede3d5934476b10664e42f7eb67c90637fbf28f36c959d2f5aea6883314ae5a', 'hyper_connection/qwen38_flash_tp1/small_ctas.fp16.cu', '7c61878035c76d0ec4eb949f9acdc5320869d1f81d997e8c0c8286bd03ca321f'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6760,7 +6760,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('4e10d8df4352f37431dac963186dad67b77f6ad38d0d97248830c9be0e3db808', 'hyper_connection/qwen38_flash_tp1/staged_up.fp16.cu', 'dc6fa6dadfa879d093d38117388d7e00c81c1546c4388b6a05b4b3d9b384b015'),
+                        'sm_90': Build('449a3768513ce273f2ddee3a615fa63056c851a5f6f6cee827feb3d9786c00c9', 'hyper_connection/qwen38_flash_tp1/staged_up.fp16.cu', '3b75c3a549d2fb6abf9371a34c780aef21d3aebc8bcf702eba140928c02a0b9b'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -6787,7 +6787,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('a680391ac70936863b183ab664ca5f314c6c011e173f15be4d2c020e8cbc2caf', 'hyper_connection/qwen38_flash_tp1/one_kernel.fp16.cu', '52f1cfc35c65738e8b3a6e7fc047138506bbe295225e1f42261991d648d8baca'),
+                        'sm_90': Build('5bd2c56e8a9dfcdc0a25d4a8b9782352361bb6b5c5739fbe47844c2a20f1c5b4', 'hyper_connection/qwen38_flash_tp1/one_kernel.fp16.cu', '538eea0dab867e4d9ff0f196183fe2400fd279e12c8ea39a7fbbe7c347f6f3a3'),
                     },
                     kernels={
                         'boundary': Kernel(symbol='hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -6816,7 +6816,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('5fed48ce45914ddbca45075c59393925f98690d3f1da09c8504bc8498c1260db', 'hyper_connection/qwen38_flash_tp1/two_kernels.fp16.cu', 'f80d9acaa783fbc85b0225ef35b94504ff3215897b64730fb70b0d5e830b3fa1'),
+                        'sm_90': Build('b4a15005f031fcee4e70db62d5edfd0763d14571edbde84ca38106ac5a304375', 'hyper_connection/qwen38_flash_tp1/two_kernels.fp16.cu', 'dc63661ac9609032745532c860f82d54e6433b3080c1c28679bf805961759a24'),
                     },
                     kernels={
                         'combine_norm_down': Kernel(symbol='hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
@@ -6843,8 +6843,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('86107bdfffff13a3ef1748f1afd0fb507ae9d3e0eb9f6dcda5c7360edd90a268', 'hyper_connection/qwen38_flash_tp1/tensor_core.fp16.cu', '03f10d6bcced4f29f2b3f6b05d2529703eb68384fd797de39aa928eb76f2094c'),
-                        'sm_90': Build('c2a77f47af54436ccedf5f002b5f75742f8fd0b35af68a2a2f52e987e2014028', 'hyper_connection/qwen38_flash_tp1/tensor_core.fp16.cu', '03f10d6bcced4f29f2b3f6b05d2529703eb68384fd797de39aa928eb76f2094c'),
+                        'sm_80': Build('ae91f19e26889f239a2b4c0b5cd0834c82d99ceabce3b9ab7e8d25ef6b8545eb', 'hyper_connection/qwen38_flash_tp1/tensor_core.fp16.cu', '45a98df696a0bc19ccb6ad65b75f070fb01deadd6b2d186a548d9c3cc0489fdb'),
+                        'sm_90': Build('304052c2a90b66561e8c7f02d40dafccac23a51fbd93e0802fc2cc611a8507e3', 'hyper_connection/qwen38_flash_tp1/tensor_core.fp16.cu', '45a98df696a0bc19ccb6ad65b75f070fb01deadd6b2d186a548d9c3cc0489fdb'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6880,8 +6880,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '61002d121e1da4045aa064350a6f0207c29cb03470c44867ad3037b690de31dc',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.03360246387437471,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90-nvidia-h200.4b32e72e9f65.20261130T053931Z.json',
                 ),
                 RecordLine(
@@ -6889,8 +6889,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'a680391ac70936863b183ab664ca5f314c6c011e173f15be4d2c020e8cbc2caf',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.6331401345062874,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90-nvidia-h200.27fa0e60818c.20261130T091446Z.json',
                 ),
                 RecordLine(
@@ -6898,8 +6898,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'bcc951db06f61eb6ce3c8157f130264f54150a7cd9c4d283e8c49783b2a2d92e',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.7600635442719654,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90-nvidia-h200.a044bf49ae30.20261130T053929Z.json',
                 ),
                 RecordLine(
@@ -6916,8 +6916,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ee85fc77ddbc5d3d0abada5779386f70669b66daa976b0743395178b6ea723f6',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.03861549282906873,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90-nvidia-h200.4606355a7859.20261130T053932Z.json',
                 ),
                 RecordLine(
@@ -6925,8 +6925,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '4e10d8df4352f37431dac963186dad67b77f6ad38d0d97248830c9be0e3db808',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.07728533887518962,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90-nvidia-h200.e02c0735ddc2.20261130T053934Z.json',
                 ),
                 RecordLine(
@@ -6934,8 +6934,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'c2a77f47af54436ccedf5f002b5f75742f8fd0b35af68a2a2f52e987e2014028',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.10354371191352096,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90-nvidia-h200.13d0eea72ee8.20261130T053942Z.json',
                     distances={'x': (1.1771806001279771e-05, 1.1771806001279771e-05), 'block_input': (0.00018554962750850246, 0.00015220327835208133), 'injection_out': (0.0, 0.0), 'y': (1.3536620169382119e-05, None), 'lora': (0.00010545396627275599, None)},
                 ),
@@ -6944,8 +6944,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '5fed48ce45914ddbca45075c59393925f98690d3f1da09c8504bc8498c1260db',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.5517581092354743,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90-nvidia-h200.8d3f6f8c0a2c.20261130T091447Z.json',
                 ),
                 RecordLine(
@@ -6953,8 +6953,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '72b96fc715d486832178be40e16995c35f2ff3ef3d6a4c50cf5d937e9e9f7cae',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.09317317641876155,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90-nvidia-h200.bff6a2047848.20261130T053927Z.json',
                 ),
             ),
@@ -6971,10 +6971,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('e2e644cc6341e3e9d7298efb8bc74a460ccaa5da421512cf3c54b1d494563a0c', 'hyper_connection/qwen38_flash_tp1/replicated.bf16.cu', '58b2b4eb90a6a6e61788bad391a2994344c6e49e5eac156e3c50877a8d6e1133'),
-                        'sm_75': Build('345a1876555a2334f63ca02c634afed570e3d5a80df664463f3106eca523948f', 'hyper_connection/qwen38_flash_tp1/replicated.bf16.cu', '58b2b4eb90a6a6e61788bad391a2994344c6e49e5eac156e3c50877a8d6e1133'),
-                        'sm_80': Build('b44d5d3158666c25bfe40948ea45d221154a8f33b949868dc0e358936db322b8', 'hyper_connection/qwen38_flash_tp1/replicated.bf16.cu', '58b2b4eb90a6a6e61788bad391a2994344c6e49e5eac156e3c50877a8d6e1133'),
-                        'sm_90': Build('5c8c581e6710c5ef17915548c34962305c6d59d734cd5829848b8e152feeb106', 'hyper_connection/qwen38_flash_tp1/replicated.bf16.cu', '58b2b4eb90a6a6e61788bad391a2994344c6e49e5eac156e3c50877a8d6e1133'),
+                        'sm_70': Build('d35e8f362dc4f08a82a638c044b3d5eb8cfca8d0a79c83b32aa7217263ce8bbd', 'hyper_connection/qwen38_flash_tp1/replicated.bf16.cu', '89872140e892a593208e3dcac7d32248a9f6ababf51cc42c195661e5e945a117'),
+                        'sm_75': Build('4930374cbd995844def5ba6da97e52ac462a9b6a4e872f4200bd828146f46c34', 'hyper_connection/qwen38_flash_tp1/replicated.bf16.cu', '89872140e892a593208e3dcac7d32248a9f6ababf51cc42c195661e5e945a117'),
+                        'sm_80': Build('2f7f6b0bd666668021af8d965317091093118d7dae0aa6895e2a0023a949850f', 'hyper_connection/qwen38_flash_tp1/replicated.bf16.cu', '89872140e892a593208e3dcac7d32248a9f6ababf51cc42c195661e5e945a117'),
+                        'sm_90': Build('a521029ac5cd514d51135850edfb3a438f044560db34b08527ecf747825bd2e1', 'hyper_connection/qwen38_flash_tp1/replicated.bf16.cu', '89872140e892a593208e3dcac7d32248a9f6ababf51cc42c195661e5e945a117'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7001,10 +7001,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('b92e0dfba23857655b8fb65ddac48dcfb2a8ef57c9415149fdb768187ff2f658', 'hyper_connection/qwen38_flash_tp1/wide_rows.bf16.cu', '666aea0e8d7e144b4fe6b8601d2bc50ba1864e92381619cf3e91ec7bfa392fbc'),
-                        'sm_75': Build('9734703ffa77d6358a461af9bc0a0646c9cef44f8aed5301b696f066771903cf', 'hyper_connection/qwen38_flash_tp1/wide_rows.bf16.cu', '666aea0e8d7e144b4fe6b8601d2bc50ba1864e92381619cf3e91ec7bfa392fbc'),
-                        'sm_80': Build('719ee8c8e4a3f572af6d373c0872f433eef63bffa2994d1195923200f4cde2b2', 'hyper_connection/qwen38_flash_tp1/wide_rows.bf16.cu', '666aea0e8d7e144b4fe6b8601d2bc50ba1864e92381619cf3e91ec7bfa392fbc'),
-                        'sm_90': Build('df3e462d7d1db90b4735e236a9f38329df2ea4486ce5ce81b62fbada1c93c27e', 'hyper_connection/qwen38_flash_tp1/wide_rows.bf16.cu', '666aea0e8d7e144b4fe6b8601d2bc50ba1864e92381619cf3e91ec7bfa392fbc'),
+                        'sm_70': Build('17c1b4e95dbc35205ab24a04f049c2976ded86dc49858d976b85142099d92c98', 'hyper_connection/qwen38_flash_tp1/wide_rows.bf16.cu', 'c71c0a542ded822a4b8e8f085348cbae39341291b3d47ea936e0765de237c4a0'),
+                        'sm_75': Build('683a0465faf6be59f69991b290f9d122be133d471e6b14e8b9657b20b73974aa', 'hyper_connection/qwen38_flash_tp1/wide_rows.bf16.cu', 'c71c0a542ded822a4b8e8f085348cbae39341291b3d47ea936e0765de237c4a0'),
+                        'sm_80': Build('45bd00e904315862902444f192072963fef3441de707c06e378852e42c632474', 'hyper_connection/qwen38_flash_tp1/wide_rows.bf16.cu', 'c71c0a542ded822a4b8e8f085348cbae39341291b3d47ea936e0765de237c4a0'),
+                        'sm_90': Build('283361340713a1edf46f19d4c3f465bf783f5a99e924f14c6a15cb77a97e2ec5', 'hyper_connection/qwen38_flash_tp1/wide_rows.bf16.cu', 'c71c0a542ded822a4b8e8f085348cbae39341291b3d47ea936e0765de237c4a0'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_wide_rows', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7031,10 +7031,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('8ea0c86ca451fc0b3463b3bdeba25de5dfafe88de85c6918df4b0db3dadf545a', 'hyper_connection/qwen38_flash_tp1/persistent.bf16.cu', 'db512168abf122a1c3215faea3bacfa8a8470b0afacd9e1f16a8f61b3b4f2ec2'),
-                        'sm_75': Build('3c0cd351404f8a82ff14f9ccb1f13ea58a7bd8a97f4f873a9234c822dc993f78', 'hyper_connection/qwen38_flash_tp1/persistent.bf16.cu', 'db512168abf122a1c3215faea3bacfa8a8470b0afacd9e1f16a8f61b3b4f2ec2'),
-                        'sm_80': Build('95592850c5835fa9147b5a781a8d10818b6ef39332f85a0e43ead9253b035264', 'hyper_connection/qwen38_flash_tp1/persistent.bf16.cu', 'db512168abf122a1c3215faea3bacfa8a8470b0afacd9e1f16a8f61b3b4f2ec2'),
-                        'sm_90': Build('0598055cb69b157320c3d7bf837d6a7b77a3299166b773e708dd2a09d294e951', 'hyper_connection/qwen38_flash_tp1/persistent.bf16.cu', 'db512168abf122a1c3215faea3bacfa8a8470b0afacd9e1f16a8f61b3b4f2ec2'),
+                        'sm_70': Build('32d558c54d7e3f23832328780f5b3edd428ab14bad5f0e6161233d4253d5ef48', 'hyper_connection/qwen38_flash_tp1/persistent.bf16.cu', 'a8555871042197ee6cbea2ca31439ae7aa879a47f6d1bc7a0aade83f5dd37eb4'),
+                        'sm_75': Build('35b2918172c1974c2fcc833b731df896d09241b575c041f6c8f9314bfb1b7a8c', 'hyper_connection/qwen38_flash_tp1/persistent.bf16.cu', 'a8555871042197ee6cbea2ca31439ae7aa879a47f6d1bc7a0aade83f5dd37eb4'),
+                        'sm_80': Build('f802ec897991a2ea224e53f4a3e1cb123c3f2ac0c6d73dd4273232dac33fb728', 'hyper_connection/qwen38_flash_tp1/persistent.bf16.cu', 'a8555871042197ee6cbea2ca31439ae7aa879a47f6d1bc7a0aade83f5dd37eb4'),
+                        'sm_90': Build('6051dc7b4bb77cb24eb43416d81f19f596a5ee8582493f48bf77a9c0dbbd6e17', 'hyper_connection/qwen38_flash_tp1/persistent.bf16.cu', 'a8555871042197ee6cbea2ca31439ae7aa879a47f6d1bc7a0aade83f5dd37eb4'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_persistent', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7061,10 +7061,10 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('95967c78446679c8f86fed2f8fc85a4a63fa1d431b4ce25ed45d7840ed44d651', 'hyper_connection/qwen38_flash_tp1/early_norm.bf16.cu', '86634b860855e08c598e9a2be7ff4a34cc64ad28840a49becefad8b490ad546a'),
-                        'sm_75': Build('21916444378ae0cb47aeb5967aa8f62b970b093656a059853b9e09c38e21b8bd', 'hyper_connection/qwen38_flash_tp1/early_norm.bf16.cu', '86634b860855e08c598e9a2be7ff4a34cc64ad28840a49becefad8b490ad546a'),
-                        'sm_80': Build('e1591978805f7e848140ea2eca8eb6f1fac206dd45fdd9822a24ff7f0664358b', 'hyper_connection/qwen38_flash_tp1/early_norm.bf16.cu', '86634b860855e08c598e9a2be7ff4a34cc64ad28840a49becefad8b490ad546a'),
-                        'sm_90': Build('cc134fb7cc9be146bb41ce3afc4419c962e8a175355e0a2cd83cfcab131b2613', 'hyper_connection/qwen38_flash_tp1/early_norm.bf16.cu', '86634b860855e08c598e9a2be7ff4a34cc64ad28840a49becefad8b490ad546a'),
+                        'sm_70': Build('e3fc33a7bd3ffb93874d030c86208168ff425595067358bd22307becf31e443e', 'hyper_connection/qwen38_flash_tp1/early_norm.bf16.cu', 'cc9eb3449061fc496da2b83f3b7f2b6d289783a8630ae0a266ebce573bbd1535'),
+                        'sm_75': Build('e77a9874de8d91997e213f6fdbef53a0bf191851d51ec381006b01307a29528b', 'hyper_connection/qwen38_flash_tp1/early_norm.bf16.cu', 'cc9eb3449061fc496da2b83f3b7f2b6d289783a8630ae0a266ebce573bbd1535'),
+                        'sm_80': Build('d1432a9e0c75cf6a1097b30bcd1b4b4e4e54d4bf7b2905690c8c609c8739b6a6', 'hyper_connection/qwen38_flash_tp1/early_norm.bf16.cu', 'cc9eb3449061fc496da2b83f3b7f2b6d289783a8630ae0a266ebce573bbd1535'),
+                        'sm_90': Build('edaa123baebb02cd41c7085d8e11e50955dd5f904c7b8effbc37e9270f16605f', 'hyper_connection/qwen38_flash_tp1/early_norm.bf16.cu', 'cc9eb3449061fc496da2b83f3b7f2b6d289783a8630ae0a266ebce573bbd1535'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_early_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7091,7 +7091,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('a332fcac19afa18d6e68dd94388246316f1a6107b9e4c5140d6273bba13d56c1', 'hyper_connection/qwen38_flash_tp1/small_ctas.bf16.cu', '831df21259eb08d0b8f7aae47c1beeb68e566306a80cbf76705af6fd861f2b3e'),
+                        'sm_90': Build('563db9a061f2bcc902aaacdd3532439698cad5efed92469ef2376fe4d4b1c347', 'hyper_connection/qwen38_flash_tp1/small_ctas.bf16.cu', '12a7c04af6f33fe8a1574cac9acdf680e33c71c2ac9b1412356d7f5a00dffee3'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_small_ctas', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7118,7 +7118,7 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_90': Build('1fac146a71b9f386368eff4f3eb71485cc6fbf6f2f63c5fc5b132c76ca66f879', 'hyper_connection/qwen38_flash_tp1/staged_up.bf16.cu', 'c1262aa3234bb17d597056470299a188059857728ca21b6ee3bf7f59c73053f3'),
+                        'sm_90': Build('0670668ee7fe6afb1d273b7df3bd92dd2faa30984f2ac2010c61f9014e66a1d8', 'hyper_connection/qwen38_flash_tp1/staged_up.bf16.cu', '91bef54a7c8455f8b61c6656e8fd197f57250f7fc3e44219d832f0945bd06dec'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_staged_up', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7145,7 +7145,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('eb70981820f122322e68fc8a00a4ec24352e020b803d6322429348900e2ca5d6', 'hyper_connection/qwen38_flash_tp1/one_kernel.bf16.cu', '91cd9d1142f625035d8507fa35fb21e6beb81a79ec6a40a981a4d598b41dc7bc'),
+                        'sm_90': Build('f17e353f47b8519d568dcbd502a76aa036022f84e2d9a66794792ea2e062eb13', 'hyper_connection/qwen38_flash_tp1/one_kernel.bf16.cu', '8d58ff8657b1e11da2008760258c201431984df8cd346d38b59fc9e77d23f4f9'),
                     },
                     kernels={
                         'boundary': Kernel(symbol='hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -7174,7 +7174,7 @@ TABLE = Table(
                     route='two_kernels',
                     contract='exact',
                     builds={
-                        'sm_90': Build('a0bc59431885b01e601c18d4ae35c2935061cbbf5468ea2e4175b94b5ab6f24f', 'hyper_connection/qwen38_flash_tp1/two_kernels.bf16.cu', 'd4716693962638854765ff37c3c9c64309f8f188c8c2c12a24a6d34b78ced684'),
+                        'sm_90': Build('f7201a20239bbbfd6cc50db5e2b95854f06ba63c75a3be11d112be19ace9ba78', 'hyper_connection/qwen38_flash_tp1/two_kernels.bf16.cu', '1690108dcebbcd00bc993789a0e3fcb636c2723c85d21b85232548866d88b025'),
                     },
                     kernels={
                         'combine_norm_down': Kernel(symbol='hyper_connection_combine_norm_down_two_kernels', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'x', 'y', 'partials'), shared_bytes=56320, programmatic=True),
@@ -7201,8 +7201,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('9f3c9e78357a6dcb85b50ea1f30e4301f75675792288a990e26135dcdc3a5002', 'hyper_connection/qwen38_flash_tp1/tensor_core.bf16.cu', '9f3adf4e394de4ae949ccc3d33795e7d2a177ec4a354bea8c913126f91b67e69'),
-                        'sm_90': Build('ef41d5157007d363bfd71edd355555d81a2046996ff61e2c88499c8bd4c40f00', 'hyper_connection/qwen38_flash_tp1/tensor_core.bf16.cu', '9f3adf4e394de4ae949ccc3d33795e7d2a177ec4a354bea8c913126f91b67e69'),
+                        'sm_80': Build('3e58a7804ab17ab3fa02805d2034d9d4a89cf9fd4706aea5ca2a887aa923ba3c', 'hyper_connection/qwen38_flash_tp1/tensor_core.bf16.cu', '7e472774e72b1ec526afc47cafb0581b592ea6305b6ea2ba2ef35552b56c8bf6'),
+                        'sm_90': Build('60520df2f820b39df76a85e37a4627350c278ed777ddc39ae97df4a49a65b0bb', 'hyper_connection/qwen38_flash_tp1/tensor_core.bf16.cu', '7e472774e72b1ec526afc47cafb0581b592ea6305b6ea2ba2ef35552b56c8bf6'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -7238,8 +7238,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'cc134fb7cc9be146bb41ce3afc4419c962e8a175355e0a2cd83cfcab131b2613',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.030704124934921806,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90-nvidia-h200.4d676056c79f.20261130T000925Z.json',
                 ),
                 RecordLine(
@@ -7247,8 +7247,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'eb70981820f122322e68fc8a00a4ec24352e020b803d6322429348900e2ca5d6',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.6181069981914195,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90-nvidia-h200.216c3b6ce009.20261130T091505Z.json',
                 ),
                 RecordLine(
@@ -7256,8 +7256,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '0598055cb69b157320c3d7bf837d6a7b77a3299166b773e708dd2a09d294e951',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.7137608759052023,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90-nvidia-h200.360d4a6594bd.20261130T000923Z.json',
                 ),
                 RecordLine(
@@ -7274,8 +7274,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'a332fcac19afa18d6e68dd94388246316f1a6107b9e4c5140d6273bba13d56c1',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.03923428283227737,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90-nvidia-h200.80768ac1f33f.20261130T000927Z.json',
                 ),
                 RecordLine(
@@ -7283,8 +7283,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1fac146a71b9f386368eff4f3eb71485cc6fbf6f2f63c5fc5b132c76ca66f879',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.07156132381155944,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90-nvidia-h200.b871fb0ebeed.20261130T000929Z.json',
                 ),
                 RecordLine(
@@ -7292,8 +7292,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ef41d5157007d363bfd71edd355555d81a2046996ff61e2c88499c8bd4c40f00',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.10184153360818615,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90-nvidia-h200.7954bf6575c1.20261130T054109Z.json',
                     distances={'x': (1.8392429626952002e-07, 4.8474884456098064e-08), 'block_input': (0.0004756061227047006, 1.6820021708955222e-05), 'injection_out': (0.0, 0.0), 'y': (1.9096072251709503e-05, None), 'lora': (0.00014575426374052798, None)},
                 ),
@@ -7302,8 +7302,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'a0bc59431885b01e601c18d4ae35c2935061cbbf5468ea2e4175b94b5ab6f24f',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.5200720339064628,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90-nvidia-h200.511d2ee9bfb3.20261130T091506Z.json',
                 ),
                 RecordLine(
@@ -7311,8 +7311,8 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'df3e462d7d1db90b4735e236a9f38329df2ea4486ce5ce81b62fbada1c93c27e',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.12125218748631372,
+                    verdict='invalid',
+                    gain=None,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90-nvidia-h200.9140e2631ed5.20261130T000921Z.json',
                 ),
             ),
@@ -7329,9 +7329,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('3a401df403bbcc8ef99287f41806dc7f4a682dd9b3bfb9ad877db89ceb482026', 'hyper_connection/qwen38_flash_tp2/replicated.cu', 'c4cd63dcace54b0453afb49dae4a488895acd3968af699df81e9744fba109a03'),
-                        'sm_80': Build('95dbd2d32ddf147aea93f1b7197877da7c2016ef76e2a955d63df7109383c526', 'hyper_connection/qwen38_flash_tp2/replicated.cu', 'c4cd63dcace54b0453afb49dae4a488895acd3968af699df81e9744fba109a03'),
-                        'sm_90': Build('346058aab96894bc434031333ee31555ba5758a4d0c4bbf54023f61a1e4f6b6c', 'hyper_connection/qwen38_flash_tp2/replicated.cu', 'c4cd63dcace54b0453afb49dae4a488895acd3968af699df81e9744fba109a03'),
+                        'sm_70': Build('cebd021c34dde319de656fc9716721d8ec759d7cb0f0c69427162a7b8cdeba43', 'hyper_connection/qwen38_flash_tp2/replicated.cu', '10408facdc01a0e34be0b5d055c5b3d689428cc4c8902398e6b3e5474aba5488'),
+                        'sm_80': Build('e1f81ee94246aece3c1ab9336d1908efacdb62269cc3fa92dd79e42edf56f091', 'hyper_connection/qwen38_flash_tp2/replicated.cu', '10408facdc01a0e34be0b5d055c5b3d689428cc4c8902398e6b3e5474aba5488'),
+                        'sm_90': Build('bf2b95034600d36a08bdc9de73bcd7605b37658e929091a41df485443bac9c75', 'hyper_connection/qwen38_flash_tp2/replicated.cu', '10408facdc01a0e34be0b5d055c5b3d689428cc4c8902398e6b3e5474aba5488'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7358,9 +7358,9 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('017e68c064eab978dc52d5b7b3c78a24a120552c52d423a1aa7fa5ced22139ab', 'hyper_connection/qwen38_flash_tp2/fused_up_160.cu', 'ba42833a54d31169f828680ac78c199488417644e3c84c37994b732b83deafad'),
-                        'sm_80': Build('4d7bb8a64d1d0e7c62c4101fa9e531325257437b3c025e4ee0ce6c8be3b0257c', 'hyper_connection/qwen38_flash_tp2/fused_up_160.cu', 'ba42833a54d31169f828680ac78c199488417644e3c84c37994b732b83deafad'),
-                        'sm_90': Build('52ccf3ed5881f927a9684cdd457fa0d3513aa082335af7f0d9ccdd6a7cca9d57', 'hyper_connection/qwen38_flash_tp2/fused_up_160.cu', 'ba42833a54d31169f828680ac78c199488417644e3c84c37994b732b83deafad'),
+                        'sm_70': Build('fe5a969f7aa0b0c6c4d8ed487ba63dd9ccf193fea35525026911135931c671ba', 'hyper_connection/qwen38_flash_tp2/fused_up_160.cu', '945a16bff36e8e6d0267edd7c1201f4b2d1b114afbb3ad3fbf84a24a6006f1cc'),
+                        'sm_80': Build('d423db93162e5f83fd9a36048059e2186b3293c71b48ce1cd29ad4fd2654d99b', 'hyper_connection/qwen38_flash_tp2/fused_up_160.cu', '945a16bff36e8e6d0267edd7c1201f4b2d1b114afbb3ad3fbf84a24a6006f1cc'),
+                        'sm_90': Build('c0de68bfa77bd5a2f95d13852deb277be67f7d6ab164f1cfb999066f14a772bd', 'hyper_connection/qwen38_flash_tp2/fused_up_160.cu', '945a16bff36e8e6d0267edd7c1201f4b2d1b114afbb3ad3fbf84a24a6006f1cc'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7392,8 +7392,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('83d324332630b2f9e6202927b545e8e5bbf9f12247a8b1c26b2cf9f762cc1246', 'hyper_connection/qwen38_flash_tp2/fused_up_320.cu', 'a46365847f614394a7056e02256a598c3905bc1018a06c1ee5012f842938df7f'),
-                        'sm_90': Build('f67f7d72cd189ef40b3272c05df7845d7e33a72f87a2790afae4e9f2943f5b28', 'hyper_connection/qwen38_flash_tp2/fused_up_320.cu', 'a46365847f614394a7056e02256a598c3905bc1018a06c1ee5012f842938df7f'),
+                        'sm_80': Build('811edd562323df6cb6387757217ddf86171cd23fbc181cbdb5bfbcb7ec863aed', 'hyper_connection/qwen38_flash_tp2/fused_up_320.cu', 'e87c48071c5cd328a34f230628f7e0003bbbcb3d41861049c84d8bb0e4e320f6'),
+                        'sm_90': Build('5f23210040532d4a17397824b7dd146d5d93637680e56861c79e695d17a6de28', 'hyper_connection/qwen38_flash_tp2/fused_up_320.cu', 'e87c48071c5cd328a34f230628f7e0003bbbcb3d41861049c84d8bb0e4e320f6'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7425,9 +7425,9 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('a3e66d38fff9ceaaeed0a250af450aae611350f1b734413b44804b843a0973ac', 'hyper_connection/qwen38_flash_tp2/hidden.cu', '8d0a5aa42fcf7135cffa446300c82eef5ec3ff71a78085a3b0cb4b67c222f9c1'),
-                        'sm_80': Build('4fc250d5558771e6461da3917d66f68e0d111d18fce9fa5d9d249f157077b2f8', 'hyper_connection/qwen38_flash_tp2/hidden.cu', '8d0a5aa42fcf7135cffa446300c82eef5ec3ff71a78085a3b0cb4b67c222f9c1'),
-                        'sm_90': Build('9bf76d31954ea62a9d11911ce5adc6ae03b04bbf78bcff6c01477d68e6b027ea', 'hyper_connection/qwen38_flash_tp2/hidden.cu', '8d0a5aa42fcf7135cffa446300c82eef5ec3ff71a78085a3b0cb4b67c222f9c1'),
+                        'sm_70': Build('22c301acff7b109107a83a9118a0130c1522fc75d4f5e69d2ad47010bcf14fab', 'hyper_connection/qwen38_flash_tp2/hidden.cu', '61530544da6ba3ee992a231bba56d6e4fc27a78745d74ec79ad424435d6e0600'),
+                        'sm_80': Build('1848a0e2202ccf4d37344451e8076324d35deb6de45c9da5e48c7b8c6321403b', 'hyper_connection/qwen38_flash_tp2/hidden.cu', '61530544da6ba3ee992a231bba56d6e4fc27a78745d74ec79ad424435d6e0600'),
+                        'sm_90': Build('38dd6752ef5f6c53c2d6ede1d18b6df4b8567855c7ac0079f9b0f6d512defa31', 'hyper_connection/qwen38_flash_tp2/hidden.cu', '61530544da6ba3ee992a231bba56d6e4fc27a78745d74ec79ad424435d6e0600'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7461,9 +7461,9 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('4255e34b3ba1f587b9fe54529a05dd6bb92f5ccec93e3c5dc0161f20176d54f5', 'hyper_connection/qwen38_flash_tp2/gates.cu', '23cdc976e839300312bf965e977143b58da330a635125f13537abe5f63ccfc7e'),
-                        'sm_80': Build('d5dc1723c50d03662b3b043ae3028bc022546df05b5927eaeae19aa5374ef798', 'hyper_connection/qwen38_flash_tp2/gates.cu', '23cdc976e839300312bf965e977143b58da330a635125f13537abe5f63ccfc7e'),
-                        'sm_90': Build('55507f8c2ed780af313b2de32e3a2b40d504507530fdc13b13b403fa4bc76cd5', 'hyper_connection/qwen38_flash_tp2/gates.cu', '23cdc976e839300312bf965e977143b58da330a635125f13537abe5f63ccfc7e'),
+                        'sm_70': Build('f27f11ff18d6a8509224c9adc69065ee9bc3e36cf9dfaff5cd54e9657b164e9f', 'hyper_connection/qwen38_flash_tp2/gates.cu', '8e71fc25c61314679e8142a7a0bc7ff3a0dcd099b919901ad6182f24d5b7092f'),
+                        'sm_80': Build('581758a4ce48a1088f9a2bd8a5d86991c40bc7e9d249c17a060e8114670dc820', 'hyper_connection/qwen38_flash_tp2/gates.cu', '8e71fc25c61314679e8142a7a0bc7ff3a0dcd099b919901ad6182f24d5b7092f'),
+                        'sm_90': Build('39f27263e9bbe3e7219a5871f8d6631547d43a1f45ef2010305bb706e1f4b4ee', 'hyper_connection/qwen38_flash_tp2/gates.cu', '8e71fc25c61314679e8142a7a0bc7ff3a0dcd099b919901ad6182f24d5b7092f'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7507,9 +7507,9 @@ TABLE = Table(
                     route='replicated',
                     contract='exact',
                     builds={
-                        'sm_70': Build('40e5222bb224276ec0bad91aaea25f730c1369c816fe4a6f48a751211a0766ef', 'hyper_connection/qwen38_flash_tp4/replicated.cu', '415403146edcca1c967ac36723cfa4b77a6432ea1c2dab62c78918d387b4465b'),
-                        'sm_80': Build('7e292cff676d19f27b8e0834f09e80f349c32fbdd732b4b567d9455904866938', 'hyper_connection/qwen38_flash_tp4/replicated.cu', '415403146edcca1c967ac36723cfa4b77a6432ea1c2dab62c78918d387b4465b'),
-                        'sm_90': Build('d4e7be60f11c5a64a737c951d4fbe4b41cf192beeeac9403b6a25769680f9f77', 'hyper_connection/qwen38_flash_tp4/replicated.cu', '415403146edcca1c967ac36723cfa4b77a6432ea1c2dab62c78918d387b4465b'),
+                        'sm_70': Build('27d5f00f572e48a6351a6eb0984f6886280f7f915d44c42957f8b7e5170426e0', 'hyper_connection/qwen38_flash_tp4/replicated.cu', '4e4344ecce5887eadc1a5d3e58e107026e3ae66a498b55dafc823ac7beece5dd'),
+                        'sm_80': Build('7798db161e8991c7ec02462968eeebef8bc3e7efe24c9ee3acd41824e95f0769', 'hyper_connection/qwen38_flash_tp4/replicated.cu', '4e4344ecce5887eadc1a5d3e58e107026e3ae66a498b55dafc823ac7beece5dd'),
+                        'sm_90': Build('eb1c244f749fa02b2e2ec51641709a3cd1578d9dfd8b451f8e1d100ba0fffffa', 'hyper_connection/qwen38_flash_tp4/replicated.cu', '4e4344ecce5887eadc1a5d3e58e107026e3ae66a498b55dafc823ac7beece5dd'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_replicated', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y')),
@@ -7536,9 +7536,9 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('7e7c11f00898b94e6a33d1a2dfd2a10f6d95e09b18f2b6f92d98fd5989c5cbca', 'hyper_connection/qwen38_flash_tp4/fused_up_160.cu', '36fe6c02cec5019ddbeb3009523692e82368e45f7716c7fb4d7e9414758c1f8c'),
-                        'sm_80': Build('9ef6932ce27c6099a2766a005d59450fc7d094c99adcc0589e2c33a53b2f1808', 'hyper_connection/qwen38_flash_tp4/fused_up_160.cu', '36fe6c02cec5019ddbeb3009523692e82368e45f7716c7fb4d7e9414758c1f8c'),
-                        'sm_90': Build('1dea69aa329b128255825c2a1942fbd379b8cbadda23d8b65dfb9ac63889403a', 'hyper_connection/qwen38_flash_tp4/fused_up_160.cu', '36fe6c02cec5019ddbeb3009523692e82368e45f7716c7fb4d7e9414758c1f8c'),
+                        'sm_70': Build('48fad4c718283d82aba5d5ab5ac8297d28f38794fc65a78c27acbc0641bcd15a', 'hyper_connection/qwen38_flash_tp4/fused_up_160.cu', '32d0f8ff05936e6a6f6a2536a691841c58afbbd1a6af3e4972b2d489b7c63aa4'),
+                        'sm_80': Build('fb1e479b17a1c9d534bb91edf36bf871134ff41c92b6f65ad6d2e8cfde78f04d', 'hyper_connection/qwen38_flash_tp4/fused_up_160.cu', '32d0f8ff05936e6a6f6a2536a691841c58afbbd1a6af3e4972b2d489b7c63aa4'),
+                        'sm_90': Build('28ca91a6999fd20b3f3a3f85434a82cf13a4f86d2148d8e385e7ed1713542f4d', 'hyper_connection/qwen38_flash_tp4/fused_up_160.cu', '32d0f8ff05936e6a6f6a2536a691841c58afbbd1a6af3e4972b2d489b7c63aa4'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7570,7 +7570,7 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_70': Build('6e91db311d297ec697d0c08ab77286bc5e3ab68c8b693dc7d2176a77f1cb7239', 'hyper_connection/qwen38_flash_tp4/fused_up_160_late_norm.cu', '0933283deef149ca3acb5dc02f1fa28a3ac5413569b86ec2639cc3e4e001ab25'),
+                        'sm_70': Build('8fba163edb94ba41ccf8ee507fe61611ae2a93f4cff5e885130a3ae6143c415e', 'hyper_connection/qwen38_flash_tp4/fused_up_160_late_norm.cu', '31cf83d346143ce5bf9503224aba11d5631c6ff5ac0f8136f650748a20cb658b'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_160_late_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7602,7 +7602,7 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_90': Build('9aea8da5a4cc5f2dfc6e5c571c06c7bb971de3bebdf064b1e95965e6e8265750', 'hyper_connection/qwen38_flash_tp4/fused_up_320.cu', '84fff135786e8a7e525e8fc01b43e55f41ac1782792ac189d7ed346b0ee33832'),
+                        'sm_90': Build('fed4d4575d88695284eb26347ea23f4a31649d6a4ae63aeab1fb446752cf234d', 'hyper_connection/qwen38_flash_tp4/fused_up_320.cu', '7114ec7ac8d3bf9784e5cb5eff4a4edee3d4ff11d53b24a8b598a4c475818cc4'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_up_320', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7634,9 +7634,9 @@ TABLE = Table(
                     route='hidden_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('47997f6cc00a3de455243cf39ff73244e4d8fc0f83e028ef49c50488684bd93b', 'hyper_connection/qwen38_flash_tp4/hidden.cu', '8591bdc244079a05b9d6c33f735414c6712b7d2e06a0e509cbf3d5096b2fc4df'),
-                        'sm_80': Build('75e533130bcc6795c92513a1a8dd610629dedd2bd005ae03b6b895f703200f31', 'hyper_connection/qwen38_flash_tp4/hidden.cu', '8591bdc244079a05b9d6c33f735414c6712b7d2e06a0e509cbf3d5096b2fc4df'),
-                        'sm_90': Build('98846c472f4cd1148913d40fb8152148030d42c1a04cfc4b6b0e3e474b66d3ab', 'hyper_connection/qwen38_flash_tp4/hidden.cu', '8591bdc244079a05b9d6c33f735414c6712b7d2e06a0e509cbf3d5096b2fc4df'),
+                        'sm_70': Build('80b5ac8ac14dc15255cb4e607549ee23c28505d57f83786934bc19196c693c31', 'hyper_connection/qwen38_flash_tp4/hidden.cu', '6b93dc8f0a641f64decdb44a903092f945fe6622d3bff07736bbb6a91f4513f0'),
+                        'sm_80': Build('ef67f994d2dcf35aaa3eb13f692f1d9955082896fb9f2364dad7db157cba0596', 'hyper_connection/qwen38_flash_tp4/hidden.cu', '6b93dc8f0a641f64decdb44a903092f945fe6622d3bff07736bbb6a91f4513f0'),
+                        'sm_90': Build('3857f3d2ae80387d52ee5728669884b16958502879b138efa1a133f449235222', 'hyper_connection/qwen38_flash_tp4/hidden.cu', '6b93dc8f0a641f64decdb44a903092f945fe6622d3bff07736bbb6a91f4513f0'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_hidden', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7670,9 +7670,9 @@ TABLE = Table(
                     route='gate_sharded',
                     contract='exact',
                     builds={
-                        'sm_70': Build('5de18a64ad389c00b67300b4cfc609e6736bae38f131f4712632b9209cc0bc0f', 'hyper_connection/qwen38_flash_tp4/gates.cu', 'd4ceb4adaa75b307e68c9b114066ad33fd15f9cf999e077540c2524ada87976e'),
-                        'sm_80': Build('47b459d9d3147771bf0e031cbf79545286ca856a75b6c6d5ff46ccbb1119d226', 'hyper_connection/qwen38_flash_tp4/gates.cu', 'd4ceb4adaa75b307e68c9b114066ad33fd15f9cf999e077540c2524ada87976e'),
-                        'sm_90': Build('d0a63d5a90b4a6b3419c19aaf34d47ef62ee6c1efebf37a2e512ad454a77d356', 'hyper_connection/qwen38_flash_tp4/gates.cu', 'd4ceb4adaa75b307e68c9b114066ad33fd15f9cf999e077540c2524ada87976e'),
+                        'sm_70': Build('e9b2befe08288d7784cc32270459829bc28bdc62f157ec84a990cc7e2b108946', 'hyper_connection/qwen38_flash_tp4/gates.cu', 'b272ac2acab305f08a5831276e2ebc09b4179646ed339ac3f0dcc18dee86c5e3'),
+                        'sm_80': Build('8a00a972fd99322295d4633303a1b3eb3d14e442cadb3aca1c558b2903e489b4', 'hyper_connection/qwen38_flash_tp4/gates.cu', 'b272ac2acab305f08a5831276e2ebc09b4179646ed339ac3f0dcc18dee86c5e3'),
+                        'sm_90': Build('dc87da32ca98bb91854318a7661e2712dcae74c6d0ce4dec48ce61bb9780f1cf', 'hyper_connection/qwen38_flash_tp4/gates.cu', 'b272ac2acab305f08a5831276e2ebc09b4179646ed339ac3f0dcc18dee86c5e3'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_gates', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7706,8 +7706,8 @@ TABLE = Table(
                     route='fused_up_mix_gather',
                     contract='exact',
                     builds={
-                        'sm_80': Build('77234260a0a2e59b3675ea44e1ae26aea439d7a72655b0150e81bcfe205f84a5', 'hyper_connection/qwen38_flash_tp4/fused_norm.cu', '203eb44bf6b26d8d91afa3c71a11c037eb9f2bb6e3f9423be463282be862110a'),
-                        'sm_90': Build('eb13ee2c81fb4633533c6f670fbaa1a9f9b86ed4237fc5c24bc45a2a556c6ea6', 'hyper_connection/qwen38_flash_tp4/fused_norm.cu', '203eb44bf6b26d8d91afa3c71a11c037eb9f2bb6e3f9423be463282be862110a'),
+                        'sm_80': Build('6704024c12fd722e221734b91c9519ee6dd59bbfc8e018bc10f99b841dff179a', 'hyper_connection/qwen38_flash_tp4/fused_norm.cu', '776f0558c4a2703e1c8ecfaab097ec7c5bc18daef597919fd93aece9d103aa6d'),
+                        'sm_90': Build('e15c5042d2b80b3a0a726e46187d9e38b96b4ec2dc284cdefbd5fd729162e0fc', 'hyper_connection/qwen38_flash_tp4/fused_norm.cu', '776f0558c4a2703e1c8ecfaab097ec7c5bc18daef597919fd93aece9d103aa6d'),
                     },
                     kernels={
                         'combine': Kernel(symbol='hyper_connection_combine_fused_norm', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'x')),
@@ -7754,11 +7754,11 @@ publish = DISPATCH.publish
 stats = DISPATCH.stats
 torch_ops = DISPATCH.torch_ops
 warm_up = DISPATCH.warm_up
-all_reduce = _all_reduce.Op(DISPATCH)
+all_reduce = _all_reduce.OP(DISPATCH)
 acquire_outputs = all_reduce.acquire_outputs
 all_reduce_symmetric = all_reduce.symmetric
 all_reduce_sum2 = all_reduce.sum2
-hyper_connection = _hyper_connection.Op(DISPATCH)
-linear_all_reduce = _linear_all_reduce.Op(DISPATCH)
+hyper_connection = _hyper_connection.OP(DISPATCH)
+linear_all_reduce = _linear_all_reduce.OP(DISPATCH)
 
 __all__ = ['acquire_outputs', 'all_reduce', 'all_reduce_sum2', 'all_reduce_symmetric', 'communicator', 'explain', 'fingerprint', 'hyper_connection', 'linear_all_reduce', 'local_communicator', 'policy', 'publish', 'stats', 'torch_ops', 'warm_up']

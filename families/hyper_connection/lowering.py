@@ -90,6 +90,7 @@ def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) 
         "per_branch": workload.norm_weight == "per_branch",
         "early_norm_weight": candidate.early_norm_weight,
         "l1_bypass": candidate.l1_bypass,
+        "load_widths": {shape.load_bytes for shape in (norm, down_tree, up_tree, *tilings.values())},
         "norm": {**asdict(norm), "threads": norm_threads},
         "down_tree": down_tree,
         "up_tree": up_tree,

@@ -20,9 +20,9 @@ from ...table import Candidate, Workload
 from ..all_reduce.evidence import LAST_EPOCH
 from ..all_reduce.oracle import all_reduce
 from ..all_reduce.payloads import payloads
+from .decisions import KIND
 from .inputs import EXACT, VALUE_KINDS, activations, weights
 from .oracle import from_e4m3, quantise_rows
-from .decisions import KIND
 
 if TYPE_CHECKING:
     import torch

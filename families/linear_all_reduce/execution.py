@@ -23,11 +23,11 @@ from ...runtime.errors import LoadError
 from ...runtime.launch import Module
 from ...runtime.request import Signature
 from ...table import Buffer, Build, Candidate, Workload
+from .decisions import FAMILY
 from .overlap.gemm import leaving_free
 from .overlap.group import GroupDecision, LayerGroup
 from .overlap.kernels import Kernels
 from .overlap.rows import SliceSchedule
-from .decisions import FAMILY
 
 if TYPE_CHECKING:
     from .op import LinearAllReduce

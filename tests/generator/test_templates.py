@@ -132,6 +132,14 @@ def test_a_text_is_one_file_and_a_file_one_candidates(library: Generation) -> No
     assert len(set(texts)) == len(texts)
 
 
+def test_no_text_has_a_condition_or_a_dimension_without_a_purpose(library: Generation) -> None:
+    leftovers = re.compile(
+        r"; true\)|if \(true\)|constexpr int (?:first|first_segment) = 0;|\b(?:STEPS|SEGMENTS|PASSES|GATES) = 1[,;]"
+    )
+    for name, text in library.files.items():
+        assert not name.endswith(".cu") or not leftovers.findall(text), name
+
+
 def test_candidates_differ_in_more_than_their_names(library: Generation) -> None:
     for workload in library.workloads:
         bodies = set()

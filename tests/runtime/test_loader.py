@@ -80,9 +80,7 @@ def test_a_module_is_compiled_and_loaded_once_a_device(
     first = loader.load(root, BUILD, "sm_90", GPU)
     assert loader.load(root, BUILD, "sm_90", GPU) is first
     assert cupy == [(0, TEXT.encode())]
-    assert compiled == [
-        {"source": TEXT, "file_name": "small/control.cu", "arch": "sm_90", "kind": "cubin"}
-    ]
+    assert compiled == [{"source": TEXT, "file_name": "small/control.cu", "arch": "sm_90", "kind": "cubin"}]
     loader.load(root, BUILD, "sm_90", Device("sm_90", 132, "NVIDIA H200", 1))
     assert cupy[1:] == [(1, TEXT.encode())]
 

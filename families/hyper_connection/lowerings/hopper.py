@@ -54,6 +54,7 @@ def _one_kernel(workload: HyperConnectionWorkload, candidate: OneKernel) -> Lowe
             "down": down,
             "up": up,
             "offsets": memory,
+            "load_widths": {2, 16, up.chunk * 2},
             "ctas_per_sm": memory.ctas_per_sm,
             "exchange_bytes": candidate.exchange_bytes,
             "polls": candidate.polls,
@@ -94,7 +95,13 @@ def _two_kernels(workload: HyperConnectionWorkload, candidate: TwoKernels) -> Lo
     offsets = Staging(memory["down"].down, memory["down"].norm, memory["up"].up, 0, 0)
     return Lowering(
         template="hyper_connection/two_kernels.cu.j2",
-        constants={**_constants(workload, candidate), "down": down, "up": up, "offsets": offsets},
+        constants={
+            **_constants(workload, candidate),
+            "down": down,
+            "up": up,
+            "offsets": offsets,
+            "load_widths": {2, 16, up.chunk * 2},
+        },
         kernels={
             "combine_norm_down": launch("down", *_COMBINED, *weights, "x", "y", "partials"),
             "norm_down": launch("down", "residual", *weights, "y", "partials"),
@@ -129,7 +136,6 @@ def _constants(workload: HyperConnectionWorkload, candidate: Prefetched) -> dict
         "branches_power_of_two": branches & (branches - 1) == 0,
         "inverse_branches": float_literal(1.0 / branches),
         "per_branch": workload.norm_weight == "per_branch",
-        "l1_bypass": False,
         "seeded": candidate.seeded,
         "evict_first": candidate.evict_first,
         "state_first": candidate.order == "state_first",

@@ -73,6 +73,7 @@ def lower_rows(workload: HyperConnectionWorkload, candidate: Replicated) -> Lowe
         "several_tokens": True,
         "stacked": "token",
         "unroll": UNROLL,
+        "load_widths": {shape.load_bytes for shape in (norm, down_tree, up_tree, *tilings.values())},
         "norm": {**asdict(norm), "threads": norm_threads},
         "down_tree": down_tree,
         "up_tree": up_tree,

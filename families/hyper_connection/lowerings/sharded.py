@@ -75,6 +75,7 @@ def lower_sharded(workload: HyperConnectionWorkload, candidate: Sharded) -> Lowe
         "largest_grid": LARGEST_GRID,
         "exchange_threads": EXCHANGE_THREADS,
         "channel": HyperConnectionChannel.of(workload),
+        "load_widths": {shape.load_bytes for shape in (norm, down_tree, up_tree, *tilings.values())},
         "norm": {**asdict(norm), "threads": max(norm.lanes, 32)},
         "down_tree": down_tree,
         "up_tree": up_tree,

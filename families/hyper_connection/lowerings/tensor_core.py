@@ -57,6 +57,7 @@ def lower_tensor_core(workload: HyperConnectionWorkload, candidate: TensorCore) 
         "l1_bypass": False,
         "several_tokens": True,
         "stacked": "token",
+        "load_widths": {norm.load_bytes},
         "norm": {**asdict(norm), "threads": norm_threads},
         "segments": candidate.segments,
         "warps": candidate.warps,

@@ -30,55 +30,19 @@ using storage_t = __nv_bfloat16;
 __device__ __forceinline__ float to_float(storage_t value) { return __bfloat162float(value); }
 // Round to nearest even; overflow gives infinity, subnormals are kept.
 __device__ __forceinline__ storage_t to_storage(float value) { return __float2bfloat16_rn(value); }
-// A rounding point that stays in a register.
-__device__ __forceinline__ float rounded(float value) { return to_float(to_storage(value)); }
 
 // ---- prelude: atomics, time ----
 
-// Flags and counters. Order and scope stand in the name; no protocol here relies on a fence.
+// Flags. Order and scope stand in the name; no protocol here relies on a fence.
 __device__ __forceinline__ unsigned int load_acquire_system(const unsigned int* flag) {
   return __nv_atomic_load_n(const_cast<unsigned int*>(flag), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_SYSTEM);
 }
 __device__ __forceinline__ void store_release_system(unsigned int* flag, unsigned int value) {
   __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_SYSTEM);
 }
-__device__ __forceinline__ unsigned int load_acquire_device(const unsigned int* flag) {
-  return __nv_atomic_load_n(const_cast<unsigned int*>(flag), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ void store_release_device(unsigned int* flag, unsigned int value) {
-  __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_DEVICE);
-}
+// A counter that orders what was written before it; order and scope stand in the name.
 __device__ __forceinline__ unsigned int fetch_add_device(unsigned int* counter, unsigned int value) {
   return __nv_atomic_fetch_add(counter, value, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE);
-}
-
-// Tagged words: data and its generation travel in one store, so that the data is its own flag.
-__device__ __forceinline__ unsigned int load_tagged_system(const unsigned int* word) {
-  return __nv_atomic_load_n(const_cast<unsigned int*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ void store_tagged_system(unsigned int* word, unsigned int value) {
-  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ unsigned long long load_tagged_device(const unsigned long long* word) {
-  return __nv_atomic_load_n(const_cast<unsigned long long*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ void store_tagged_device(unsigned long long* word, unsigned long long value) {
-  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ unsigned long long load_tagged_system(const unsigned long long* word) {
-  return __nv_atomic_load_n(const_cast<unsigned long long*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ void store_tagged_system(unsigned long long* word, unsigned long long value) {
-  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
-// 16 bytes travel in one store, but only the 8-byte halves are sure to arrive whole: each has its own tag.
-__device__ __forceinline__ uint4 load_tagged_system(const uint4* word) {
-  uint4 value;
-  __nv_atomic_load(const_cast<uint4*>(word), &value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-  return value;
-}
-__device__ __forceinline__ void store_tagged_system(uint4* word, uint4 value) {
-  __nv_atomic_store(word, &value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
 }
 
 // A word that only ever says that something has happened; it orders nothing.
@@ -178,10 +142,6 @@ __device__ __forceinline__ word_t local_sum(word_t a, word_t b) {
 
 // NaN in every dtype: what stands where a sum is missing.
 __device__ __forceinline__ word_t poison() { return {0xffffffffu, 0xffffffffu, 0xffffffffu, 0xffffffffu}; }
-
-__device__ __forceinline__ void store_poison(const Tensor& target, unsigned int first, unsigned int words) {
-  for (unsigned int word = first; word < words; word += STRIDE) store(target, word, poison());
-}
 
 // ---- the channel: memory of every rank that its peers may reach, layout version 2 ----
 

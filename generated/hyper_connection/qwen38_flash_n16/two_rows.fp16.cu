@@ -99,9 +99,7 @@ __device__ __forceinline__ float ordered_sum(const float* groups) {
 
 // Moving N consecutive elements with words of BYTES bytes; the addresses are multiples of BYTES.
 template <int BYTES> struct Word;
-template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned int; };
-template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
 
 __host__ __device__ constexpr int alignment(int bytes) { return (bytes & -bytes) < 16 ? (bytes & -bytes) : 16; }
@@ -161,15 +159,9 @@ constexpr int MOST_TOKENS = 16;
 // ---- combine and grouped RMSNorm: one CTA a branch, tree [1, 320, 8] ----
 
 namespace norm_tree {
-constexpr int SEGMENTS = 1, LANES = 320, CHUNK = 8;
-constexpr int THREADS = 320, GROUP = 32, GROUPS = 10;
-constexpr int SEGMENT = 2560, STEPS = 1;
-constexpr int BYTES = 16;  // width of a load: a chunk, 16 bytes at most
-
-// First element, within the branch, of the chunk that a lane takes in a step.
-__device__ __forceinline__ int element(int segment, int step, int lane) {
-  return segment * SEGMENT + (step * LANES + lane) * CHUNK;
-}
+constexpr int CHUNK = 8;
+constexpr int GROUP = 32, GROUPS = 10;
+constexpr int THREADS = 320, BYTES = 16;  // of a load: a chunk, 16 bytes at most
 }  // namespace norm_tree
 
 // s_b of the combine: 2 * sigmoid(injection_b / HC).
@@ -189,9 +181,7 @@ __device__ __forceinline__ Elements<norm_tree::CHUNK> combined(Elements<norm_tre
 extern "C" __global__ void __launch_bounds__(norm_tree::THREADS)
 hyper_connection_combine_norm_two_rows(const storage_t* __restrict__ residual,
     const storage_t* __restrict__ block, const storage_t* __restrict__ injection,
-    const storage_t* __restrict__ norm_weight,
-    storage_t* __restrict__ x_out,
-    storage_t* __restrict__ y_out, unsigned int tokens) {
+    const storage_t* __restrict__ norm_weight, storage_t* __restrict__ x_out, storage_t* __restrict__ y_out, unsigned int tokens) {
   using namespace norm_tree;
   if (blockIdx.y >= tokens) return;
   const int branch = blockIdx.x;
@@ -204,63 +194,40 @@ hyper_connection_combine_norm_two_rows(const storage_t* __restrict__ residual,
   const int lane = threadIdx.x;
   const int origin = branch * HIDDEN;
   const float scale = injection_scale(injection, branch);
+  const int k = lane * CHUNK;
 
-  Elements<CHUNK> x[SEGMENTS][STEPS];
-  Elements<CHUNK> weight[SEGMENTS][STEPS];  // on its way while the sum of squares is reduced
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      x[segment][step] = combined(load<BYTES, CHUNK>(residual + origin + k), load<BYTES, CHUNK>(block + k), scale);
-      store<BYTES>(x_out + origin + k, x[segment][step]);
-      weight[segment][step] = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
-    }
+  Elements<CHUNK> x;
+  Elements<CHUNK> weight;  // on its way while the sum of squares is reduced
+  x = combined(load<BYTES, CHUNK>(residual + origin + k), load<BYTES, CHUNK>(block + k), scale);
+  store<BYTES>(x_out + origin + k, x);
+  weight = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
 
   // The norm reads the rounded x.
-  float square[SEGMENTS] = {};
+  float square = 0.0f;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float value = to_float(x[segment][step].value[i]);
-        square[segment] = fmaf(value, value, square[segment]);
-      }
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) square[segment] = butterfly_sum<GROUP>(square[segment]);
+  for (int i = 0; i < CHUNK; ++i) {
+    const float value = to_float(x.value[i]);
+    square = fmaf(value, value, square);
+  }
+  square = butterfly_sum<GROUP>(square);
 
-  __shared__ float partial[SEGMENTS][GROUPS];
-  if (lane % GROUP == 0)
-#pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment) partial[segment][lane / GROUP] = square[segment];
+  __shared__ float partial[GROUPS];
+  if (lane % GROUP == 0) partial[lane / GROUP] = square;
   __syncthreads();
-  float sum = ordered_sum<GROUPS>(partial[0]);
-#pragma unroll
-  for (int segment = 1; segment < SEGMENTS; ++segment) sum = sum + ordered_sum<GROUPS>(partial[segment]);
+  const float sum = ordered_sum<GROUPS>(partial);
   const float inverse_rms = divide(1.0f, square_root(divide(sum, 2560.0f) + EPSILON));
+  Elements<CHUNK> y;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      const Elements<CHUNK> w = weight[segment][step];
-      Elements<CHUNK> y;
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float scaled = to_float(x[segment][step].value[i]) * inverse_rms;
-        y.value[i] = to_storage(fmaf(scaled, to_float(w.value[i]), scaled));
-      }
-      store<BYTES>(y_out + origin + k, y);
-    }
+  for (int i = 0; i < CHUNK; ++i) {
+    const float scaled = to_float(x.value[i]) * inverse_rms;
+    y.value[i] = to_storage(fmaf(scaled, to_float(weight.value[i]), scaled));
+  }
+  store<BYTES>(y_out + origin + k, y);
 }
 
 extern "C" __global__ void __launch_bounds__(norm_tree::THREADS)
 hyper_connection_norm_two_rows(const storage_t* __restrict__ residual,
-    const storage_t* __restrict__ norm_weight,
-    storage_t* __restrict__ y_out, unsigned int tokens) {
+    const storage_t* __restrict__ norm_weight, storage_t* __restrict__ y_out, unsigned int tokens) {
   using namespace norm_tree;
   if (blockIdx.y >= tokens) return;
   const int branch = blockIdx.x;
@@ -269,56 +236,34 @@ hyper_connection_norm_two_rows(const storage_t* __restrict__ residual,
   y_out += blockIdx.y * STATE;
   const int lane = threadIdx.x;
   const int origin = branch * HIDDEN;
+  const int k = lane * CHUNK;
 
-  Elements<CHUNK> x[SEGMENTS][STEPS];
-  Elements<CHUNK> weight[SEGMENTS][STEPS];  // on its way while the sum of squares is reduced
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      x[segment][step] = load<BYTES, CHUNK>(residual + origin + k);
-      weight[segment][step] = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
-    }
+  Elements<CHUNK> x;
+  Elements<CHUNK> weight;  // on its way while the sum of squares is reduced
+  x = load<BYTES, CHUNK>(residual + origin + k);
+  weight = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
 
   // The norm reads the rounded x.
-  float square[SEGMENTS] = {};
+  float square = 0.0f;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float value = to_float(x[segment][step].value[i]);
-        square[segment] = fmaf(value, value, square[segment]);
-      }
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) square[segment] = butterfly_sum<GROUP>(square[segment]);
+  for (int i = 0; i < CHUNK; ++i) {
+    const float value = to_float(x.value[i]);
+    square = fmaf(value, value, square);
+  }
+  square = butterfly_sum<GROUP>(square);
 
-  __shared__ float partial[SEGMENTS][GROUPS];
-  if (lane % GROUP == 0)
-#pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment) partial[segment][lane / GROUP] = square[segment];
+  __shared__ float partial[GROUPS];
+  if (lane % GROUP == 0) partial[lane / GROUP] = square;
   __syncthreads();
-  float sum = ordered_sum<GROUPS>(partial[0]);
-#pragma unroll
-  for (int segment = 1; segment < SEGMENTS; ++segment) sum = sum + ordered_sum<GROUPS>(partial[segment]);
+  const float sum = ordered_sum<GROUPS>(partial);
   const float inverse_rms = divide(1.0f, square_root(divide(sum, 2560.0f) + EPSILON));
+  Elements<CHUNK> y;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      const Elements<CHUNK> w = weight[segment][step];
-      Elements<CHUNK> y;
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float scaled = to_float(x[segment][step].value[i]) * inverse_rms;
-        y.value[i] = to_storage(fmaf(scaled, to_float(w.value[i]), scaled));
-      }
-      store<BYTES>(y_out + origin + k, y);
-    }
+  for (int i = 0; i < CHUNK; ++i) {
+    const float scaled = to_float(x.value[i]) * inverse_rms;
+    y.value[i] = to_storage(fmaf(scaled, to_float(weight.value[i]), scaled));
+  }
+  store<BYTES>(y_out + origin + k, y);
 }
 
 // The state alone, where it must be materialised.
@@ -342,9 +287,8 @@ hyper_connection_combine_two_rows(const storage_t* __restrict__ residual, const 
 // ---- down: every row over the whole state, tree [4, 320, 8] ----
 
 namespace down_tree {
-constexpr int SEGMENTS = 4, LANES = 320, CHUNK = 8;
-constexpr int GROUP = 32, GROUPS = 10;
-constexpr int SEGMENT = 2560, STEPS = 1;
+constexpr int SEGMENTS = 4, SEGMENT = 2560;
+constexpr int CHUNK = 8, GROUP = 32, GROUPS = 10;
 constexpr int ACTIVATION_BYTES = 16;
 }  // namespace down_tree
 
@@ -361,11 +305,10 @@ __device__ __forceinline__ void finish_row(int row, float total, storage_t* lora
   else
     injection_out[row - LOW_RANK] = to_storage(total);
 }
+
 namespace down {
-constexpr int ROWS = 324, ROWS_PER_CTA = 2;
-constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
-constexpr int ROWS_PER_TEAM = 2, PASSES = 1;
-constexpr int BYTES = 16;
+constexpr int THREADS = 320, TEAM = 320, TEAMS = 1, BYTES = 16;
+constexpr int ROWS_PER_CTA = 2, ROWS_PER_TEAM = 2;
 }  // namespace down
 
 // One CTA a multiprocessor is all that is asked for: with more, some builds spill.
@@ -376,70 +319,51 @@ hyper_connection_down_two_rows(const storage_t* __restrict__ y, const storage_t*
   using namespace down;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
   __shared__ float partial[ROWS_PER_CTA][MOST_TOKENS][SEGMENTS][GROUPS];
-  {
-    const int tile = blockIdx.x;
-    Elements<CHUNK> weight[ROWS_PER_TEAM][SEGMENTS][STEPS][PASSES];
+  const int tile = blockIdx.x;
+  Elements<CHUNK> weight[ROWS_PER_TEAM][SEGMENTS];
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-      const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-#pragma unroll
-      for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-        for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-          for (int pass = 0; pass < PASSES; ++pass) {
-            const int chunk = step * LANES + pass * TEAM + member;
-            const int k = segment * SEGMENT + chunk * CHUNK;
-            weight[i][segment][step][pass] = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
-          }
-    }
+  for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+    const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
 #pragma unroll
     for (int segment = 0; segment < SEGMENTS; ++segment) {
+      const int k = segment * SEGMENT + member * CHUNK;
+      weight[i][segment] = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
+    }
+  }
+#pragma unroll
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
 #pragma unroll 2
-      for (unsigned int token = 0; token < tokens; ++token) {
-        float sum[ROWS_PER_TEAM][PASSES] = {};
+    for (unsigned int token = 0; token < tokens; ++token) {
+      float sum[ROWS_PER_TEAM] = {};
+      const int k = segment * SEGMENT + member * CHUNK;
+      const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + token * STATE + k);
 #pragma unroll
-        for (int step = 0; step < STEPS; ++step)
+      for (int i = 0; i < ROWS_PER_TEAM; ++i)
 #pragma unroll
-          for (int pass = 0; pass < PASSES; ++pass) {
-            const int chunk = step * LANES + pass * TEAM + member;
-            const int k = segment * SEGMENT + chunk * CHUNK;
-            const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + token * STATE + k);
+        for (int e = 0; e < CHUNK; ++e)
+          sum[i] = fmaf(to_float(input.value[e]), to_float(weight[i][segment].value[e]), sum[i]);
 #pragma unroll
-            for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-              for (int e = 0; e < CHUNK; ++e)
-                sum[i][pass] = fmaf(to_float(input.value[e]), to_float(weight[i][segment][step][pass].value[e]),
-                                    sum[i][pass]);
-          }
-#pragma unroll
-        for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-          for (int pass = 0; pass < PASSES; ++pass) {
-            const float group_sum = butterfly_sum<GROUP>(sum[i][pass]);
-            if (member % GROUP == 0)
-              partial[i * TEAMS + team][token][segment][(pass * TEAM + member) / GROUP] = group_sum;
-          }
+      for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+        const float group_sum = butterfly_sum<GROUP>(sum[i]);
+        if (member % GROUP == 0) partial[i * TEAMS + team][token][segment][member / GROUP] = group_sum;
       }
     }
-    __syncthreads();
-    for (unsigned int i = threadIdx.x; i < ROWS_PER_CTA * tokens; i += THREADS) {
-      const unsigned int own = i / tokens, token = i % tokens;
-      const int row = tile * ROWS_PER_CTA + own;
-      float total = ordered_sum<GROUPS>(partial[own][token][0]);
+  }
+  __syncthreads();
+  for (unsigned int i = threadIdx.x; i < ROWS_PER_CTA * tokens; i += THREADS) {
+    const unsigned int own = i / tokens, token = i % tokens;
+    const int row = tile * ROWS_PER_CTA + own;
+    float total = ordered_sum<GROUPS>(partial[own][token][0]);
 #pragma unroll
-      for (int segment = 1; segment < SEGMENTS; ++segment)
-        total = total + ordered_sum<GROUPS>(partial[own][token][segment]);
-      finish_row(row, total, lora_out + token * LOW_RANK, injection_out + token * BRANCHES);
-    }
+    for (int segment = 1; segment < SEGMENTS; ++segment)
+      total = total + ordered_sum<GROUPS>(partial[own][token][segment]);
+    finish_row(row, total, lora_out + token * LOW_RANK, injection_out + token * BRANCHES);
   }
 }
 
 namespace down_final {
-constexpr int ROWS = 320, ROWS_PER_CTA = 2;
-constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
-constexpr int ROWS_PER_TEAM = 2, PASSES = 1;
-constexpr int BYTES = 16;
+constexpr int THREADS = 320, TEAM = 320, TEAMS = 1, BYTES = 16;
+constexpr int ROWS_PER_CTA = 2, ROWS_PER_TEAM = 2;
 }  // namespace down_final
 
 // One CTA a multiprocessor is all that is asked for: with more, some builds spill.
@@ -450,62 +374,45 @@ hyper_connection_down_final_two_rows(const storage_t* __restrict__ y, const stor
   using namespace down_final;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
   __shared__ float partial[ROWS_PER_CTA][MOST_TOKENS][SEGMENTS][GROUPS];
-  {
-    const int tile = blockIdx.x;
-    Elements<CHUNK> weight[ROWS_PER_TEAM][SEGMENTS][STEPS][PASSES];
+  const int tile = blockIdx.x;
+  Elements<CHUNK> weight[ROWS_PER_TEAM][SEGMENTS];
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-      const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-#pragma unroll
-      for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-        for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-          for (int pass = 0; pass < PASSES; ++pass) {
-            const int chunk = step * LANES + pass * TEAM + member;
-            const int k = segment * SEGMENT + chunk * CHUNK;
-            weight[i][segment][step][pass] = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
-          }
-    }
+  for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+    const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
 #pragma unroll
     for (int segment = 0; segment < SEGMENTS; ++segment) {
+      const int k = segment * SEGMENT + member * CHUNK;
+      weight[i][segment] = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
+    }
+  }
+#pragma unroll
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
 #pragma unroll 2
-      for (unsigned int token = 0; token < tokens; ++token) {
-        float sum[ROWS_PER_TEAM][PASSES] = {};
+    for (unsigned int token = 0; token < tokens; ++token) {
+      float sum[ROWS_PER_TEAM] = {};
+      const int k = segment * SEGMENT + member * CHUNK;
+      const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + token * STATE + k);
 #pragma unroll
-        for (int step = 0; step < STEPS; ++step)
+      for (int i = 0; i < ROWS_PER_TEAM; ++i)
 #pragma unroll
-          for (int pass = 0; pass < PASSES; ++pass) {
-            const int chunk = step * LANES + pass * TEAM + member;
-            const int k = segment * SEGMENT + chunk * CHUNK;
-            const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + token * STATE + k);
+        for (int e = 0; e < CHUNK; ++e)
+          sum[i] = fmaf(to_float(input.value[e]), to_float(weight[i][segment].value[e]), sum[i]);
 #pragma unroll
-            for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-              for (int e = 0; e < CHUNK; ++e)
-                sum[i][pass] = fmaf(to_float(input.value[e]), to_float(weight[i][segment][step][pass].value[e]),
-                                    sum[i][pass]);
-          }
-#pragma unroll
-        for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-          for (int pass = 0; pass < PASSES; ++pass) {
-            const float group_sum = butterfly_sum<GROUP>(sum[i][pass]);
-            if (member % GROUP == 0)
-              partial[i * TEAMS + team][token][segment][(pass * TEAM + member) / GROUP] = group_sum;
-          }
+      for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+        const float group_sum = butterfly_sum<GROUP>(sum[i]);
+        if (member % GROUP == 0) partial[i * TEAMS + team][token][segment][member / GROUP] = group_sum;
       }
     }
-    __syncthreads();
-    for (unsigned int i = threadIdx.x; i < ROWS_PER_CTA * tokens; i += THREADS) {
-      const unsigned int own = i / tokens, token = i % tokens;
-      const int row = tile * ROWS_PER_CTA + own;
-      float total = ordered_sum<GROUPS>(partial[own][token][0]);
+  }
+  __syncthreads();
+  for (unsigned int i = threadIdx.x; i < ROWS_PER_CTA * tokens; i += THREADS) {
+    const unsigned int own = i / tokens, token = i % tokens;
+    const int row = tile * ROWS_PER_CTA + own;
+    float total = ordered_sum<GROUPS>(partial[own][token][0]);
 #pragma unroll
-      for (int segment = 1; segment < SEGMENTS; ++segment)
-        total = total + ordered_sum<GROUPS>(partial[own][token][segment]);
-      finish_low_rank(row, total, lora_out + token * LOW_RANK);
-    }
+    for (int segment = 1; segment < SEGMENTS; ++segment)
+      total = total + ordered_sum<GROUPS>(partial[own][token][segment]);
+    finish_low_rank(row, total, lora_out + token * LOW_RANK);
   }
 }
 
@@ -520,19 +427,17 @@ __device__ __forceinline__ value_t of_partner(value_t value, int distance) {
 // ---- gates: rows of up_weight times lora, tree [1, 32, 2] ----
 
 namespace up_mix {
-constexpr int SEGMENTS = 1, LANES = 32, CHUNK = 2;
-constexpr int SEGMENT = 320, STEPS = 5;
+constexpr int STEPS = 5, LANES = 32, CHUNK = 2;
 constexpr int ACTIVATION_BYTES = 4;
-constexpr int ROWS = 2560, ROWS_PER_CTA = 8, TILES = 320;  // of a rank: a hidden coordinate
-constexpr int THREADS = 256, TEAM = 32, TEAMS = 8;
-constexpr int ROWS_PER_TEAM = 1, GATES = 4;  // gates of a row
-constexpr int BYTES = 16, WIDE = 4, STRIDE = LANES / WIDE;  // a load takes WIDE chunks, of as many lanes
-constexpr int BLOCKS = 1;  // such loads in a segment; what is left is loaded by chunks
-constexpr int CHUNK_BYTES = 4;
+// A row is a hidden coordinate, with 4 gates.
+constexpr int THREADS = 256, TEAM = 32, BYTES = 16;
+constexpr int ROWS_PER_CTA = 8;
+constexpr int GATES = 4;
+constexpr int WIDE = 4, STRIDE = LANES / WIDE;  // a load takes WIDE chunks, of as many lanes
 using chunk_t = unsigned int;
 
 // The chunks of one lane, in the order of its steps.
-struct Chunks { Elements<CHUNK> of[SEGMENTS][STEPS]; };
+struct Chunks { Elements<CHUNK> of[STEPS]; };
 
 // The lanes whose chunks lie in one load are STRIDE threads apart.
 __device__ __forceinline__ int lane_of(int member) { return member % STRIDE * WIDE + member / STRIDE; }
@@ -562,66 +467,45 @@ __device__ __forceinline__ float lane_sum(float value) {
   return value;
 }
 
-__device__ __forceinline__ int chunk_at(int step, int lane) { return step * LANES + lane; }
-
 __device__ __forceinline__ Chunks load_input(const storage_t* lora, int lane) {
   Chunks chunks;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      chunks.of[segment][step] =
-          load<ACTIVATION_BYTES, CHUNK>(lora + segment * SEGMENT + chunk_at(step, lane) * CHUNK);
-    }
+  for (int step = 0; step < STEPS; ++step) {
+    const int k = (step * LANES + lane) * CHUNK;
+    chunks.of[step] = load<ACTIVATION_BYTES, CHUNK>(lora + k);
+  }
   return chunks;
 }
 
 // A row's chunks as they are loaded, before `to_lanes`: nothing here waits for a load.
 __device__ __forceinline__ Chunks load_row(const storage_t* row, int member) {
-  const int lane = lane_of(member);
   Chunks chunks;
+  const Elements<WIDE * CHUNK> loaded = load_weights<BYTES, WIDE * CHUNK>(
+      row + member * WIDE * CHUNK);
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) {
-      const Elements<WIDE * CHUNK> loaded = load_weights<BYTES, WIDE * CHUNK>(
-          row + segment * SEGMENT + (block * LANES + member) * WIDE * CHUNK);
-#pragma unroll
-      for (int i = 0; i < WIDE; ++i)
-        chunks.of[segment][block * WIDE + i] = reinterpret_cast<const Elements<CHUNK>*>(loaded.value)[i];
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = BLOCKS * WIDE; step < STEPS; ++step) {
-      chunks.of[segment][step] =
-          load_weights<CHUNK_BYTES, CHUNK>(row + segment * SEGMENT + chunk_at(step, lane) * CHUNK);
-    }
+  for (int i = 0; i < WIDE; ++i)
+    chunks.of[i] = reinterpret_cast<const Elements<CHUNK>*>(loaded.value)[i];
+  // What is left is loaded by chunks.
+  const int lane = lane_of(member);
+  const int k = (4 * LANES + lane) * CHUNK;
+  chunks.of[4] = load_weights<ACTIVATION_BYTES, CHUNK>(row + k);
   return chunks;
 }
 
 __device__ __forceinline__ void to_lanes(Chunks& row, int member) {
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) transpose(row.of[segment] + block * WIDE, member);
+  transpose(row.of, member);
 }
 
 // The logit of a gate; every thread of the team has it.
 __device__ __forceinline__ float logit(const Chunks& input, const Chunks& weight) {
-  float sum[SEGMENTS] = {};
+  float sum = 0.0f;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
+  for (int step = 0; step < STEPS; ++step) {
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-      for (int e = 0; e < CHUNK; ++e)
-        sum[segment] = fmaf(to_float(input.of[segment][step].value[e]), to_float(weight.of[segment][step].value[e]),
-                            sum[segment]);
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) sum[segment] = lane_sum(sum[segment]);
-  return ordered_sum<SEGMENTS>(sum);
+    for (int e = 0; e < CHUNK; ++e)
+      sum = fmaf(to_float(input.of[step].value[e]), to_float(weight.of[step].value[e]), sum);
+  }
+  return lane_sum(sum);
 }
 }  // namespace up_mix
 
@@ -633,43 +517,33 @@ hyper_connection_up_mix_two_rows(const storage_t* __restrict__ lora, const stora
     const storage_t* __restrict__ y, storage_t* __restrict__ block_input, unsigned int tokens) {
   using namespace up_mix;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
-  {
-    const int tile = blockIdx.x;
-    Chunks weight[ROWS_PER_TEAM][GATES];
+  const int tile = blockIdx.x;
+  Chunks weight[GATES];
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
+  for (int gate = 0; gate < GATES; ++gate) {
+    weight[gate] = load_row(up_weight + gate_row(tile * ROWS_PER_CTA + team, gate) * LOW_RANK, member);
+  }
 #pragma unroll
-      for (int gate = 0; gate < GATES; ++gate) {
-        const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-        weight[i][gate] = load_row(up_weight + gate_row(row, gate) * LOW_RANK, member);
-      }
-#pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-      for (int gate = 0; gate < GATES; ++gate) to_lanes(weight[i][gate], member);
-
-#pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-      const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-      // A member keeps the gates of the token that it mixes: all tokens of a row are mixed at once.
-      float gate[GATES] = {};
+  for (int gate = 0; gate < GATES; ++gate)
+    to_lanes(weight[gate], member);
+  const int row = tile * ROWS_PER_CTA + team;
+  // A member keeps the gates of the token that it mixes: all tokens of a row are mixed at once.
+  float gate[GATES] = {};
 #pragma unroll 2
-      for (unsigned int token = 0; token < tokens; ++token) {
-        const Chunks input = load_input(lora + token * LOW_RANK, lane_of(member));
+  for (unsigned int token = 0; token < tokens; ++token) {
+    const Chunks input = load_input(lora + token * LOW_RANK, lane_of(member));
 #pragma unroll
-        for (int branch = 0; branch < GATES; ++branch) {
-          const float total = logit(input, weight[i][branch]);
-          gate[branch] = member == token ? total : gate[branch];
-        }
-      }
-      if (member < tokens) {
-        float mixed = 0.0f;
-#pragma unroll
-        for (int branch = 0; branch < BRANCHES; ++branch)
-          // The gate is rounded although it never leaves a register.
-          mixed = fmaf(sigmoid(rounded(gate[branch])), to_float(y[member * STATE + branch * HIDDEN + row]), mixed);
-        block_input[member * HIDDEN + row] = to_storage(over_branches(mixed));
-      }
+    for (int branch = 0; branch < GATES; ++branch) {
+      const float total = logit(input, weight[branch]);
+      gate[branch] = member == token ? total : gate[branch];
     }
+  }
+  if (member < tokens) {
+    float mixed = 0.0f;
+#pragma unroll
+    for (int branch = 0; branch < BRANCHES; ++branch)
+      // The gate is rounded although it never leaves a register.
+      mixed = fmaf(sigmoid(rounded(gate[branch])), to_float(y[member * STATE + branch * HIDDEN + row]), mixed);
+    block_input[member * HIDDEN + row] = to_storage(over_branches(mixed));
   }
 }

@@ -104,9 +104,6 @@ __device__ __forceinline__ float ordered_sum(const float* groups) {
 
 // Moving N consecutive elements with words of BYTES bytes; the addresses are multiples of BYTES.
 template <int BYTES> struct Word;
-template <> struct Word<2> { using type = unsigned short; };
-template <> struct Word<4> { using type = unsigned int; };
-template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
 
 __host__ __device__ constexpr int alignment(int bytes) { return (bytes & -bytes) < 16 ? (bytes & -bytes) : 16; }
@@ -150,17 +147,6 @@ __device__ __forceinline__ Elements<N> load_weights(const storage_t* source) {
   return elements;
 }
 
-// ---- workload ----
-
-constexpr int BRANCHES = 4;
-constexpr int HIDDEN = 2560;
-constexpr int LOW_RANK = 320;
-constexpr int STATE = BRANCHES * HIDDEN;
-constexpr float EPSILON = 0x1.0c6f7ap-20f /* 1e-06 */;
-
-// A power of two: the product is exact, so it equals the division.
-__device__ __forceinline__ float over_branches(float value) { return value * 0x1p-2f /* 0.25 */; }
-
 // A warp's product on tensor cores, 16 rows of weights by 8 tokens, added to `sum`. Lane 4 * g + p has rows g and g + 8 of
 // the weights and token g: eight consecutive elements of each, columns 8 * p to 8 * p + 7 of the 32 of a step. They make two
 // products 16 deep. Which columns those are is left to the lanes, as both operands mean the same ones, so that nothing has to
@@ -202,21 +188,26 @@ __device__ __forceinline__ void multiply_add(float (&sum)[4], const Rows& rows, 
   mma(sum, rows.low.z, rows.high.z, rows.low.w, rows.high.w, token.z, token.w);
 }
 
+// ---- workload ----
+
+constexpr int BRANCHES = 4;
+constexpr int HIDDEN = 2560;
+constexpr int LOW_RANK = 320;
+constexpr int STATE = BRANCHES * HIDDEN;
+constexpr float EPSILON = 0x1.0c6f7ap-20f /* 1e-06 */;
+
+// A power of two: the product is exact, so it equals the division.
+__device__ __forceinline__ float over_branches(float value) { return value * 0x1p-2f /* 0.25 */; }
+
 constexpr int TILE_ROWS = 16, TILE_TOKENS = 8, STEP = 32;  // of a tile, in columns for a step
 constexpr int TOKENS = 64;  // a CTA's
 
 // ---- combine and grouped RMSNorm: one CTA a branch, tree [1, 320, 8] ----
 
 namespace norm_tree {
-constexpr int SEGMENTS = 1, LANES = 320, CHUNK = 8;
-constexpr int THREADS = 320, GROUP = 32, GROUPS = 10;
-constexpr int SEGMENT = 2560, STEPS = 1;
-constexpr int BYTES = 16;  // width of a load: a chunk, 16 bytes at most
-
-// First element, within the branch, of the chunk that a lane takes in a step.
-__device__ __forceinline__ int element(int segment, int step, int lane) {
-  return segment * SEGMENT + (step * LANES + lane) * CHUNK;
-}
+constexpr int CHUNK = 8;
+constexpr int GROUP = 32, GROUPS = 10;
+constexpr int THREADS = 320, BYTES = 16;  // of a load: a chunk, 16 bytes at most
 }  // namespace norm_tree
 
 // s_b of the combine: 2 * sigmoid(injection_b / HC).
@@ -236,9 +227,7 @@ __device__ __forceinline__ Elements<norm_tree::CHUNK> combined(Elements<norm_tre
 extern "C" __global__ void __launch_bounds__(norm_tree::THREADS)
 hyper_connection_combine_norm_tensor_core_narrow(const storage_t* __restrict__ residual,
     const storage_t* __restrict__ block, const storage_t* __restrict__ injection,
-    const storage_t* __restrict__ norm_weight,
-    storage_t* __restrict__ x_out,
-    storage_t* __restrict__ y_out, unsigned int tokens) {
+    const storage_t* __restrict__ norm_weight, storage_t* __restrict__ x_out, storage_t* __restrict__ y_out, unsigned int tokens) {
   using namespace norm_tree;
   if (blockIdx.y >= tokens) return;
   const int branch = blockIdx.x;
@@ -251,63 +240,40 @@ hyper_connection_combine_norm_tensor_core_narrow(const storage_t* __restrict__ r
   const int lane = threadIdx.x;
   const int origin = branch * HIDDEN;
   const float scale = injection_scale(injection, branch);
+  const int k = lane * CHUNK;
 
-  Elements<CHUNK> x[SEGMENTS][STEPS];
-  Elements<CHUNK> weight[SEGMENTS][STEPS];  // on its way while the sum of squares is reduced
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      x[segment][step] = combined(load<BYTES, CHUNK>(residual + origin + k), load<BYTES, CHUNK>(block + k), scale);
-      store<BYTES>(x_out + origin + k, x[segment][step]);
-      weight[segment][step] = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
-    }
+  Elements<CHUNK> x;
+  Elements<CHUNK> weight;  // on its way while the sum of squares is reduced
+  x = combined(load<BYTES, CHUNK>(residual + origin + k), load<BYTES, CHUNK>(block + k), scale);
+  store<BYTES>(x_out + origin + k, x);
+  weight = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
 
   // The norm reads the rounded x.
-  float square[SEGMENTS] = {};
+  float square = 0.0f;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float value = to_float(x[segment][step].value[i]);
-        square[segment] = fmaf(value, value, square[segment]);
-      }
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) square[segment] = butterfly_sum<GROUP>(square[segment]);
+  for (int i = 0; i < CHUNK; ++i) {
+    const float value = to_float(x.value[i]);
+    square = fmaf(value, value, square);
+  }
+  square = butterfly_sum<GROUP>(square);
 
-  __shared__ float partial[SEGMENTS][GROUPS];
-  if (lane % GROUP == 0)
-#pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment) partial[segment][lane / GROUP] = square[segment];
+  __shared__ float partial[GROUPS];
+  if (lane % GROUP == 0) partial[lane / GROUP] = square;
   __syncthreads();
-  float sum = ordered_sum<GROUPS>(partial[0]);
-#pragma unroll
-  for (int segment = 1; segment < SEGMENTS; ++segment) sum = sum + ordered_sum<GROUPS>(partial[segment]);
+  const float sum = ordered_sum<GROUPS>(partial);
   const float inverse_rms = divide(1.0f, square_root(divide(sum, 2560.0f) + EPSILON));
+  Elements<CHUNK> y;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      const Elements<CHUNK> w = weight[segment][step];
-      Elements<CHUNK> y;
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float scaled = to_float(x[segment][step].value[i]) * inverse_rms;
-        y.value[i] = to_storage(fmaf(scaled, to_float(w.value[i]), scaled));
-      }
-      store<BYTES>(y_out + origin + k, y);
-    }
+  for (int i = 0; i < CHUNK; ++i) {
+    const float scaled = to_float(x.value[i]) * inverse_rms;
+    y.value[i] = to_storage(fmaf(scaled, to_float(weight.value[i]), scaled));
+  }
+  store<BYTES>(y_out + origin + k, y);
 }
 
 extern "C" __global__ void __launch_bounds__(norm_tree::THREADS)
 hyper_connection_norm_tensor_core_narrow(const storage_t* __restrict__ residual,
-    const storage_t* __restrict__ norm_weight,
-    storage_t* __restrict__ y_out, unsigned int tokens) {
+    const storage_t* __restrict__ norm_weight, storage_t* __restrict__ y_out, unsigned int tokens) {
   using namespace norm_tree;
   if (blockIdx.y >= tokens) return;
   const int branch = blockIdx.x;
@@ -316,56 +282,34 @@ hyper_connection_norm_tensor_core_narrow(const storage_t* __restrict__ residual,
   y_out += blockIdx.y * STATE;
   const int lane = threadIdx.x;
   const int origin = branch * HIDDEN;
+  const int k = lane * CHUNK;
 
-  Elements<CHUNK> x[SEGMENTS][STEPS];
-  Elements<CHUNK> weight[SEGMENTS][STEPS];  // on its way while the sum of squares is reduced
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      x[segment][step] = load<BYTES, CHUNK>(residual + origin + k);
-      weight[segment][step] = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
-    }
+  Elements<CHUNK> x;
+  Elements<CHUNK> weight;  // on its way while the sum of squares is reduced
+  x = load<BYTES, CHUNK>(residual + origin + k);
+  weight = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
 
   // The norm reads the rounded x.
-  float square[SEGMENTS] = {};
+  float square = 0.0f;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float value = to_float(x[segment][step].value[i]);
-        square[segment] = fmaf(value, value, square[segment]);
-      }
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) square[segment] = butterfly_sum<GROUP>(square[segment]);
+  for (int i = 0; i < CHUNK; ++i) {
+    const float value = to_float(x.value[i]);
+    square = fmaf(value, value, square);
+  }
+  square = butterfly_sum<GROUP>(square);
 
-  __shared__ float partial[SEGMENTS][GROUPS];
-  if (lane % GROUP == 0)
-#pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment) partial[segment][lane / GROUP] = square[segment];
+  __shared__ float partial[GROUPS];
+  if (lane % GROUP == 0) partial[lane / GROUP] = square;
   __syncthreads();
-  float sum = ordered_sum<GROUPS>(partial[0]);
-#pragma unroll
-  for (int segment = 1; segment < SEGMENTS; ++segment) sum = sum + ordered_sum<GROUPS>(partial[segment]);
+  const float sum = ordered_sum<GROUPS>(partial);
   const float inverse_rms = divide(1.0f, square_root(divide(sum, 2560.0f) + EPSILON));
+  Elements<CHUNK> y;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      const Elements<CHUNK> w = weight[segment][step];
-      Elements<CHUNK> y;
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float scaled = to_float(x[segment][step].value[i]) * inverse_rms;
-        y.value[i] = to_storage(fmaf(scaled, to_float(w.value[i]), scaled));
-      }
-      store<BYTES>(y_out + origin + k, y);
-    }
+  for (int i = 0; i < CHUNK; ++i) {
+    const float scaled = to_float(x.value[i]) * inverse_rms;
+    y.value[i] = to_storage(fmaf(scaled, to_float(weight.value[i]), scaled));
+  }
+  store<BYTES>(y_out + origin + k, y);
 }
 
 // The state alone, where it must be materialised.

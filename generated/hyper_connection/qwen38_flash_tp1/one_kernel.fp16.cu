@@ -192,7 +192,6 @@ __device__ __forceinline__ float from_lane(float value, int lane) { return __shf
 template <int BYTES> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned int; };
-template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
 
 __host__ __device__ constexpr int alignment(int bytes) { return (bytes & -bytes) < 16 ? (bytes & -bytes) : 16; }
@@ -214,26 +213,6 @@ __device__ __forceinline__ void store(storage_t* target, const Elements<N>& elem
 #pragma unroll
   for (int i = 0; i < N * 2 / BYTES; ++i)
     reinterpret_cast<word_t*>(target)[i] = reinterpret_cast<const word_t*>(elements.value)[i];
-}
-
-// Weights never change while a kernel runs: the read-only path.
-template <typename word_t>
-__device__ __forceinline__ word_t load_weight_word(const word_t* source) {
-#ifdef __CUDA_ARCH__
-  return __ldg(source);
-#else
-  return *source;
-#endif
-}
-
-template <int BYTES, int N>
-__device__ __forceinline__ Elements<N> load_weights(const storage_t* source) {
-  using word_t = typename Word<BYTES>::type;
-  Elements<N> elements;
-#pragma unroll
-  for (int i = 0; i < N * 2 / BYTES; ++i)
-    reinterpret_cast<word_t*>(elements.value)[i] = load_weight_word(reinterpret_cast<const word_t*>(source) + i);
-  return elements;
 }
 
 // Has values computed by now. The compiler would compute them where they are used, behind a wait; a use in front of it
@@ -371,6 +350,58 @@ __device__ __forceinline__ Elements<N> load_fresh(const storage_t* source) {
   return elements;
 }
 
+// ---- prelude: atomics, time ----
+
+// A counter that orders what was written before it; order and scope stand in the name.
+__device__ __forceinline__ unsigned int fetch_add_device(unsigned int* counter, unsigned int value) {
+  return __nv_atomic_fetch_add(counter, value, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE);
+}
+
+// Tagged words: data and its generation travel in one store, so that the data is its own flag.
+__device__ __forceinline__ void store_tagged_device(unsigned long long* word, unsigned long long value) {
+  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+}
+
+// A word that only ever says that something has happened; it orders nothing.
+__device__ __forceinline__ unsigned int load_relaxed_device(const unsigned int* word) {
+  return __nv_atomic_load_n(const_cast<unsigned int*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+}
+
+// Tagged words: an FP32 payload in the low half, the generation of its call in the high one. Whoever finds the
+// generation has the payload, so that no fence or flag is needed.
+__device__ __forceinline__ unsigned long long tagged(float payload, unsigned int generation) {
+  return static_cast<unsigned long long>(generation) << 32 | __float_as_uint(payload);
+}
+
+// Two words travel in one load; each has its own tag, because only the halves are sure to arrive whole.
+constexpr int WORDS_PER_LOAD = 2;
+struct Tagged { uint4 bits; };
+__device__ __forceinline__ Tagged load_words(const unsigned long long* words) {
+  Tagged value;
+  __nv_atomic_load(reinterpret_cast<uint4*>(const_cast<unsigned long long*>(words)), &value.bits, __NV_ATOMIC_RELAXED,
+                   __NV_THREAD_SCOPE_DEVICE);
+  return value;
+}
+__device__ __forceinline__ bool complete(const Tagged& value, unsigned int generation) {
+  return value.bits.y == generation && value.bits.w == generation;
+}
+__device__ __forceinline__ unsigned int tag(const Tagged& value, int word) { return word == 0 ? value.bits.y : value.bits.w; }
+__device__ __forceinline__ float payload(const Tagged& value, int word) {
+  return __uint_as_float(word == 0 ? value.bits.x : value.bits.z);
+}
+__device__ __forceinline__ Tagged poisoned_words() { return Tagged{uint4{0x7fffffffu, 0u, 0x7fffffffu, 0u}}; }
+
+// Nanoseconds of the clock that all SMs share.
+__device__ __forceinline__ unsigned long long nanoseconds() {
+#ifdef __CUDA_ARCH__
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+#else
+  return kernwright::emulator::globaltimer();
+#endif
+}
+
 // ---- workload ----
 
 constexpr int BRANCHES = 4, HIDDEN = 2560, LOW_RANK = 320;
@@ -415,98 +446,6 @@ __device__ __forceinline__ void keep_pace(long long& last) {
 
 // A row's sums over the branches, the segments of down's tree, in their order.
 __device__ __forceinline__ float sum_of(const float (&branches)[BRANCHES]) { return ordered_sum<BRANCHES>(branches); }
-
-// ---- prelude: atomics, time ----
-
-// Flags and counters. Order and scope stand in the name; no protocol here relies on a fence.
-__device__ __forceinline__ unsigned int load_acquire_system(const unsigned int* flag) {
-  return __nv_atomic_load_n(const_cast<unsigned int*>(flag), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ void store_release_system(unsigned int* flag, unsigned int value) {
-  __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ unsigned int load_acquire_device(const unsigned int* flag) {
-  return __nv_atomic_load_n(const_cast<unsigned int*>(flag), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ void store_release_device(unsigned int* flag, unsigned int value) {
-  __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ unsigned int fetch_add_device(unsigned int* counter, unsigned int value) {
-  return __nv_atomic_fetch_add(counter, value, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE);
-}
-
-// Tagged words: data and its generation travel in one store, so that the data is its own flag.
-__device__ __forceinline__ unsigned int load_tagged_system(const unsigned int* word) {
-  return __nv_atomic_load_n(const_cast<unsigned int*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ void store_tagged_system(unsigned int* word, unsigned int value) {
-  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ unsigned long long load_tagged_device(const unsigned long long* word) {
-  return __nv_atomic_load_n(const_cast<unsigned long long*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ void store_tagged_device(unsigned long long* word, unsigned long long value) {
-  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ unsigned long long load_tagged_system(const unsigned long long* word) {
-  return __nv_atomic_load_n(const_cast<unsigned long long*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ void store_tagged_system(unsigned long long* word, unsigned long long value) {
-  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
-// 16 bytes travel in one store, but only the 8-byte halves are sure to arrive whole: each has its own tag.
-__device__ __forceinline__ uint4 load_tagged_system(const uint4* word) {
-  uint4 value;
-  __nv_atomic_load(const_cast<uint4*>(word), &value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-  return value;
-}
-__device__ __forceinline__ void store_tagged_system(uint4* word, uint4 value) {
-  __nv_atomic_store(word, &value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
-
-// A word that only ever says that something has happened; it orders nothing.
-__device__ __forceinline__ unsigned int load_relaxed_device(const unsigned int* word) {
-  return __nv_atomic_load_n(const_cast<unsigned int*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-}
-// A counter whose value tells that somebody else is there; it orders nothing.
-__device__ __forceinline__ unsigned int fetch_add_relaxed_device(unsigned int* counter, unsigned int value) {
-  return __nv_atomic_fetch_add(counter, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-}
-
-// Tagged words: an FP32 payload in the low half, the generation of its call in the high one. Whoever finds the
-// generation has the payload, so that no fence or flag is needed.
-__device__ __forceinline__ unsigned long long tagged(float payload, unsigned int generation) {
-  return static_cast<unsigned long long>(generation) << 32 | __float_as_uint(payload);
-}
-
-// Two words travel in one load; each has its own tag, because only the halves are sure to arrive whole.
-constexpr int WORDS_PER_LOAD = 2;
-struct Tagged { uint4 bits; };
-__device__ __forceinline__ Tagged load_words(const unsigned long long* words) {
-  Tagged value;
-  __nv_atomic_load(reinterpret_cast<uint4*>(const_cast<unsigned long long*>(words)), &value.bits, __NV_ATOMIC_RELAXED,
-                   __NV_THREAD_SCOPE_DEVICE);
-  return value;
-}
-__device__ __forceinline__ bool complete(const Tagged& value, unsigned int generation) {
-  return value.bits.y == generation && value.bits.w == generation;
-}
-__device__ __forceinline__ unsigned int tag(const Tagged& value, int word) { return word == 0 ? value.bits.y : value.bits.w; }
-__device__ __forceinline__ float payload(const Tagged& value, int word) {
-  return __uint_as_float(word == 0 ? value.bits.x : value.bits.z);
-}
-__device__ __forceinline__ Tagged poisoned_words() { return Tagged{uint4{0x7fffffffu, 0u, 0x7fffffffu, 0u}}; }
-
-// Nanoseconds of the clock that all SMs share.
-__device__ __forceinline__ unsigned long long nanoseconds() {
-#ifdef __CUDA_ARCH__
-  unsigned long long now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-#else
-  return kernwright::emulator::globaltimer();
-#endif
-}
 
 // ---- combine, norm and down: a CTA takes some rows over the columns of one branch, tree [4, 320, 8] ----
 
@@ -619,7 +558,7 @@ __device__ __forceinline__ void prefetch(arrival_t* arrival, const storage_t* no
 
 namespace up {
 constexpr int CTAS = 128;
-constexpr int WARPS = 10, CHUNK = 2, STEPS = 5;
+constexpr int CHUNK = 2, STEPS = 5;
 constexpr int COLUMNS_PER_CTA = 20, COLUMNS_PER_WARP = 2;  // columns: hidden coordinates
 constexpr int COLUMNS_AT_ONCE = 2, ROWS_AT_ONCE = COLUMNS_AT_ONCE * BRANCHES;
 constexpr int COPIES = 2, COLUMNS_PER_COPY = COLUMNS_PER_CTA / COPIES;  // of each branch
@@ -948,21 +887,17 @@ hyper_connection_boundary_one_kernel(const storage_t* residual, const storage_t*
   wait_for_arrival(&shared.up_arrived);
   up::Weights columns;
   up::take(columns, column, lane, &shared.sink);
-  if (const int row = threadIdx.x; true)
-
-    shared.lora[row] = to_float(low_rank_of(sum_of(await_after(exchange, shared.call, row, lane, summed).of)));
+  const int row = threadIdx.x;
+  shared.lora[row] = to_float(low_rank_of(sum_of(await_after(exchange, shared.call, row, lane, summed).of)));
   meet_at(MIXABLE, down::COMPUTERS + 32);
   const up::Input input = up::input_of(shared.lora, lane);
-  {
-    constexpr int first = 0;
-    const up::Gates gates = up::gather(up::multiply(columns, input, lane), lane);
-    if (up::mixes(lane)) {
-      const int mixed_column = column + first + row_of(lane) / BRANCHES;
-      float mixed = 0.0f;
+  const up::Gates gates = up::gather(up::multiply(columns, input, lane), lane);
+  if (up::mixes(lane)) {
+    const int mixed_column = column + row_of(lane) / BRANCHES;
+    float mixed = 0.0f;
 #pragma unroll
-      for (int i = 0; i < BRANCHES; ++i) mixed = fmaf(gates.of[i], shared.y[i][mixed_column], mixed);
-      block_input[first_column + mixed_column] = to_storage(over_branches(mixed));
-    }
+    for (int i = 0; i < BRANCHES; ++i) mixed = fmaf(gates.of[i], shared.y[i][mixed_column], mixed);
+    block_input[first_column + mixed_column] = to_storage(over_branches(mixed));
   }
 }
 
@@ -1066,21 +1001,17 @@ hyper_connection_first_one_kernel(const storage_t* residual,
   wait_for_arrival(&shared.up_arrived);
   up::Weights columns;
   up::take(columns, column, lane, &shared.sink);
-  if (const int row = threadIdx.x; true)
-
-    shared.lora[row] = to_float(low_rank_of(sum_of(await_after(exchange, shared.call, row, lane, summed).of)));
+  const int row = threadIdx.x;
+  shared.lora[row] = to_float(low_rank_of(sum_of(await_after(exchange, shared.call, row, lane, summed).of)));
   meet_at(MIXABLE, down::COMPUTERS + 32);
   const up::Input input = up::input_of(shared.lora, lane);
-  {
-    constexpr int first = 0;
-    const up::Gates gates = up::gather(up::multiply(columns, input, lane), lane);
-    if (up::mixes(lane)) {
-      const int mixed_column = column + first + row_of(lane) / BRANCHES;
-      float mixed = 0.0f;
+  const up::Gates gates = up::gather(up::multiply(columns, input, lane), lane);
+  if (up::mixes(lane)) {
+    const int mixed_column = column + row_of(lane) / BRANCHES;
+    float mixed = 0.0f;
 #pragma unroll
-      for (int i = 0; i < BRANCHES; ++i) mixed = fmaf(gates.of[i], shared.y[i][mixed_column], mixed);
-      block_input[first_column + mixed_column] = to_storage(over_branches(mixed));
-    }
+    for (int i = 0; i < BRANCHES; ++i) mixed = fmaf(gates.of[i], shared.y[i][mixed_column], mixed);
+    block_input[first_column + mixed_column] = to_storage(over_branches(mixed));
   }
 }
 
@@ -1189,21 +1120,17 @@ hyper_connection_final_one_kernel(const storage_t* residual, const storage_t* bl
   wait_for_arrival(&shared.up_arrived);
   up::Weights columns;
   up::take(columns, column, lane, &shared.sink);
-  if (const int row = threadIdx.x; true)
-
-    shared.lora[row] = to_float(low_rank_of(sum_of(await_after(exchange, shared.call, row, lane, summed).of)));
+  const int row = threadIdx.x;
+  shared.lora[row] = to_float(low_rank_of(sum_of(await_after(exchange, shared.call, row, lane, summed).of)));
   meet_at(MIXABLE, down::COMPUTERS + 32);
   const up::Input input = up::input_of(shared.lora, lane);
-  {
-    constexpr int first = 0;
-    const up::Gates gates = up::gather(up::multiply(columns, input, lane), lane);
-    if (up::mixes(lane)) {
-      const int mixed_column = column + first + row_of(lane) / BRANCHES;
-      float mixed = 0.0f;
+  const up::Gates gates = up::gather(up::multiply(columns, input, lane), lane);
+  if (up::mixes(lane)) {
+    const int mixed_column = column + row_of(lane) / BRANCHES;
+    float mixed = 0.0f;
 #pragma unroll
-      for (int i = 0; i < BRANCHES; ++i) mixed = fmaf(gates.of[i], shared.y[i][mixed_column], mixed);
-      block_input[first_column + mixed_column] = to_storage(over_branches(mixed));
-    }
+    for (int i = 0; i < BRANCHES; ++i) mixed = fmaf(gates.of[i], shared.y[i][mixed_column], mixed);
+    block_input[first_column + mixed_column] = to_storage(over_branches(mixed));
   }
 }
 

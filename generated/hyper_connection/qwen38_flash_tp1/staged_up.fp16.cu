@@ -95,9 +95,7 @@ __device__ __forceinline__ float ordered_sum(const float* groups) {
 
 // Moving N consecutive elements with words of BYTES bytes; the addresses are multiples of BYTES.
 template <int BYTES> struct Word;
-template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned int; };
-template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
 
 __host__ __device__ constexpr int alignment(int bytes) { return (bytes & -bytes) < 16 ? (bytes & -bytes) : 16; }
@@ -155,15 +153,9 @@ __device__ __forceinline__ float over_branches(float value) { return value * 0x1
 // ---- combine and grouped RMSNorm: one CTA a branch, tree [1, 320, 8] ----
 
 namespace norm_tree {
-constexpr int SEGMENTS = 1, LANES = 320, CHUNK = 8;
-constexpr int THREADS = 320, GROUP = 32, GROUPS = 10;
-constexpr int SEGMENT = 2560, STEPS = 1;
-constexpr int BYTES = 16;  // width of a load: a chunk, 16 bytes at most
-
-// First element, within the branch, of the chunk that a lane takes in a step.
-__device__ __forceinline__ int element(int segment, int step, int lane) {
-  return segment * SEGMENT + (step * LANES + lane) * CHUNK;
-}
+constexpr int CHUNK = 8;
+constexpr int GROUP = 32, GROUPS = 10;
+constexpr int THREADS = 320, BYTES = 16;  // of a load: a chunk, 16 bytes at most
 }  // namespace norm_tree
 
 // s_b of the combine: 2 * sigmoid(injection_b / HC).
@@ -183,125 +175,78 @@ __device__ __forceinline__ Elements<norm_tree::CHUNK> combined(Elements<norm_tre
 extern "C" __global__ void __launch_bounds__(norm_tree::THREADS)
 hyper_connection_combine_norm_staged_up(const storage_t* __restrict__ residual,
     const storage_t* __restrict__ block, const storage_t* __restrict__ injection,
-    const storage_t* __restrict__ norm_weight,
-    storage_t* __restrict__ x_out,
-    storage_t* __restrict__ y_out) {
+    const storage_t* __restrict__ norm_weight, storage_t* __restrict__ x_out, storage_t* __restrict__ y_out) {
   using namespace norm_tree;
   const int branch = blockIdx.x;
   const int lane = threadIdx.x;
   const int origin = branch * HIDDEN;
   const float scale = injection_scale(injection, branch);
+  const int k = lane * CHUNK;
 
-  Elements<CHUNK> x[SEGMENTS][STEPS];
-  Elements<CHUNK> weight[SEGMENTS][STEPS];  // on its way while the sum of squares is reduced
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      x[segment][step] = combined(load<BYTES, CHUNK>(residual + origin + k), load<BYTES, CHUNK>(block + k), scale);
-      store<BYTES>(x_out + origin + k, x[segment][step]);
-      weight[segment][step] = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
-    }
+  Elements<CHUNK> x;
+  Elements<CHUNK> weight;  // on its way while the sum of squares is reduced
+  x = combined(load<BYTES, CHUNK>(residual + origin + k), load<BYTES, CHUNK>(block + k), scale);
+  store<BYTES>(x_out + origin + k, x);
+  weight = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
 
   // The norm reads the rounded x.
-  float square[SEGMENTS] = {};
+  float square = 0.0f;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float value = to_float(x[segment][step].value[i]);
-        square[segment] = fmaf(value, value, square[segment]);
-      }
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) square[segment] = butterfly_sum<GROUP>(square[segment]);
+  for (int i = 0; i < CHUNK; ++i) {
+    const float value = to_float(x.value[i]);
+    square = fmaf(value, value, square);
+  }
+  square = butterfly_sum<GROUP>(square);
 
-  __shared__ float partial[SEGMENTS][GROUPS];
-  if (lane % GROUP == 0)
-#pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment) partial[segment][lane / GROUP] = square[segment];
+  __shared__ float partial[GROUPS];
+  if (lane % GROUP == 0) partial[lane / GROUP] = square;
   __syncthreads();
-  float sum = ordered_sum<GROUPS>(partial[0]);
-#pragma unroll
-  for (int segment = 1; segment < SEGMENTS; ++segment) sum = sum + ordered_sum<GROUPS>(partial[segment]);
+  const float sum = ordered_sum<GROUPS>(partial);
   const float inverse_rms = divide(1.0f, square_root(divide(sum, 2560.0f) + EPSILON));
+  Elements<CHUNK> y;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      const Elements<CHUNK> w = weight[segment][step];
-      Elements<CHUNK> y;
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float scaled = to_float(x[segment][step].value[i]) * inverse_rms;
-        y.value[i] = to_storage(fmaf(scaled, to_float(w.value[i]), scaled));
-      }
-      store<BYTES>(y_out + origin + k, y);
-    }
+  for (int i = 0; i < CHUNK; ++i) {
+    const float scaled = to_float(x.value[i]) * inverse_rms;
+    y.value[i] = to_storage(fmaf(scaled, to_float(weight.value[i]), scaled));
+  }
+  store<BYTES>(y_out + origin + k, y);
 }
 
 extern "C" __global__ void __launch_bounds__(norm_tree::THREADS)
 hyper_connection_norm_staged_up(const storage_t* __restrict__ residual,
-    const storage_t* __restrict__ norm_weight,
-    storage_t* __restrict__ y_out) {
+    const storage_t* __restrict__ norm_weight, storage_t* __restrict__ y_out) {
   using namespace norm_tree;
   const int branch = blockIdx.x;
   const int lane = threadIdx.x;
   const int origin = branch * HIDDEN;
+  const int k = lane * CHUNK;
 
-  Elements<CHUNK> x[SEGMENTS][STEPS];
-  Elements<CHUNK> weight[SEGMENTS][STEPS];  // on its way while the sum of squares is reduced
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      x[segment][step] = load<BYTES, CHUNK>(residual + origin + k);
-      weight[segment][step] = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
-    }
+  Elements<CHUNK> x;
+  Elements<CHUNK> weight;  // on its way while the sum of squares is reduced
+  x = load<BYTES, CHUNK>(residual + origin + k);
+  weight = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
 
   // The norm reads the rounded x.
-  float square[SEGMENTS] = {};
+  float square = 0.0f;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float value = to_float(x[segment][step].value[i]);
-        square[segment] = fmaf(value, value, square[segment]);
-      }
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) square[segment] = butterfly_sum<GROUP>(square[segment]);
+  for (int i = 0; i < CHUNK; ++i) {
+    const float value = to_float(x.value[i]);
+    square = fmaf(value, value, square);
+  }
+  square = butterfly_sum<GROUP>(square);
 
-  __shared__ float partial[SEGMENTS][GROUPS];
-  if (lane % GROUP == 0)
-#pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment) partial[segment][lane / GROUP] = square[segment];
+  __shared__ float partial[GROUPS];
+  if (lane % GROUP == 0) partial[lane / GROUP] = square;
   __syncthreads();
-  float sum = ordered_sum<GROUPS>(partial[0]);
-#pragma unroll
-  for (int segment = 1; segment < SEGMENTS; ++segment) sum = sum + ordered_sum<GROUPS>(partial[segment]);
+  const float sum = ordered_sum<GROUPS>(partial);
   const float inverse_rms = divide(1.0f, square_root(divide(sum, 2560.0f) + EPSILON));
+  Elements<CHUNK> y;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      const Elements<CHUNK> w = weight[segment][step];
-      Elements<CHUNK> y;
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float scaled = to_float(x[segment][step].value[i]) * inverse_rms;
-        y.value[i] = to_storage(fmaf(scaled, to_float(w.value[i]), scaled));
-      }
-      store<BYTES>(y_out + origin + k, y);
-    }
+  for (int i = 0; i < CHUNK; ++i) {
+    const float scaled = to_float(x.value[i]) * inverse_rms;
+    y.value[i] = to_storage(fmaf(scaled, to_float(weight.value[i]), scaled));
+  }
+  store<BYTES>(y_out + origin + k, y);
 }
 
 // The state alone, where it must be materialised.
@@ -319,9 +264,8 @@ hyper_connection_combine_staged_up(const storage_t* __restrict__ residual, const
 // ---- down: every row over the whole state, tree [4, 320, 8] ----
 
 namespace down_tree {
-constexpr int SEGMENTS = 4, LANES = 320, CHUNK = 8;
-constexpr int GROUP = 32, GROUPS = 10;
-constexpr int SEGMENT = 2560, STEPS = 1;
+constexpr int SEGMENTS = 4, SEGMENT = 2560;
+constexpr int CHUNK = 8, GROUP = 32, GROUPS = 10;
 constexpr int ACTIVATION_BYTES = 16;
 }  // namespace down_tree
 
@@ -338,11 +282,10 @@ __device__ __forceinline__ void finish_row(int row, float total, storage_t* lora
   else
     injection_out[row - LOW_RANK] = to_storage(total);
 }
+
 namespace down {
+constexpr int THREADS = 320, TEAM = 320, BYTES = 16;
 constexpr int ROWS_PER_CTA = 1;
-constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
-constexpr int ROWS_PER_TEAM = 1, PASSES = 1;
-constexpr int BYTES = 16;
 }  // namespace down
 
 extern "C" __global__ void __launch_bounds__(down::THREADS)
@@ -352,56 +295,37 @@ hyper_connection_down_staged_up(const storage_t* __restrict__ y, const storage_t
   using namespace down;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
   __shared__ float partial[ROWS_PER_CTA][SEGMENTS][GROUPS];
-  {
-    const int tile = blockIdx.x;
-    float sum[ROWS_PER_TEAM][SEGMENTS][PASSES] = {};
+  const int tile = blockIdx.x;
+  float sum[SEGMENTS] = {};
 #pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int k = segment * SEGMENT + member * CHUNK;
+    const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
+    const int row = tile * ROWS_PER_CTA + team;
+    const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
 #pragma unroll
-      for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const int chunk = step * LANES + pass * TEAM + member;
-          const int k = segment * SEGMENT + chunk * CHUNK;
-          const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
-#pragma unroll
-          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-            const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-            const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
-#pragma unroll
-            for (int e = 0; e < CHUNK; ++e)
-              sum[i][segment][pass] =
-                  fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][segment][pass]);
-          }
-        }
+    for (int e = 0; e < CHUNK; ++e)
+      sum[segment] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[segment]);
+  }
 
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    sum[segment] = butterfly_sum<GROUP>(sum[segment]);
+    if (member % GROUP == 0) partial[team][segment][member / GROUP] = sum[segment];
+  }
+  __syncthreads();
+  if (threadIdx.x < ROWS_PER_CTA) {
+    const int row = tile * ROWS_PER_CTA + threadIdx.x;
+    float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
 #pragma unroll
-      for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          sum[i][segment][pass] = butterfly_sum<GROUP>(sum[i][segment][pass]);
-          if (member % GROUP == 0)
-            partial[i * TEAMS + team][segment][(pass * TEAM + member) / GROUP] = sum[i][segment][pass];
-        }
-    __syncthreads();
-    if (threadIdx.x < ROWS_PER_CTA) {
-      const int row = tile * ROWS_PER_CTA + threadIdx.x;
-      float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
-#pragma unroll
-      for (int segment = 1; segment < SEGMENTS; ++segment)
-        total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
-      finish_row(row, total, lora_out, injection_out);
-    }
+    for (int segment = 1; segment < SEGMENTS; ++segment) total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
+    finish_row(row, total, lora_out, injection_out);
   }
 }
 
 namespace down_final {
+constexpr int THREADS = 320, TEAM = 320, BYTES = 16;
 constexpr int ROWS_PER_CTA = 1;
-constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
-constexpr int ROWS_PER_TEAM = 1, PASSES = 1;
-constexpr int BYTES = 16;
 }  // namespace down_final
 
 extern "C" __global__ void __launch_bounds__(down_final::THREADS)
@@ -411,62 +335,42 @@ hyper_connection_down_final_staged_up(const storage_t* __restrict__ y, const sto
   using namespace down_final;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
   __shared__ float partial[ROWS_PER_CTA][SEGMENTS][GROUPS];
-  {
-    const int tile = blockIdx.x;
-    float sum[ROWS_PER_TEAM][SEGMENTS][PASSES] = {};
+  const int tile = blockIdx.x;
+  float sum[SEGMENTS] = {};
 #pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int k = segment * SEGMENT + member * CHUNK;
+    const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
+    const int row = tile * ROWS_PER_CTA + team;
+    const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
 #pragma unroll
-      for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const int chunk = step * LANES + pass * TEAM + member;
-          const int k = segment * SEGMENT + chunk * CHUNK;
-          const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
-#pragma unroll
-          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-            const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-            const Elements<CHUNK> weight = load_weights<BYTES, CHUNK>(down_weight + row * STATE + k);
-#pragma unroll
-            for (int e = 0; e < CHUNK; ++e)
-              sum[i][segment][pass] =
-                  fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][segment][pass]);
-          }
-        }
+    for (int e = 0; e < CHUNK; ++e)
+      sum[segment] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[segment]);
+  }
 
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    sum[segment] = butterfly_sum<GROUP>(sum[segment]);
+    if (member % GROUP == 0) partial[team][segment][member / GROUP] = sum[segment];
+  }
+  __syncthreads();
+  if (threadIdx.x < ROWS_PER_CTA) {
+    const int row = tile * ROWS_PER_CTA + threadIdx.x;
+    float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
 #pragma unroll
-      for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          sum[i][segment][pass] = butterfly_sum<GROUP>(sum[i][segment][pass]);
-          if (member % GROUP == 0)
-            partial[i * TEAMS + team][segment][(pass * TEAM + member) / GROUP] = sum[i][segment][pass];
-        }
-    __syncthreads();
-    if (threadIdx.x < ROWS_PER_CTA) {
-      const int row = tile * ROWS_PER_CTA + threadIdx.x;
-      float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
-#pragma unroll
-      for (int segment = 1; segment < SEGMENTS; ++segment)
-        total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
-      finish_low_rank(row, total, lora_out);
-    }
+    for (int segment = 1; segment < SEGMENTS; ++segment) total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
+    finish_low_rank(row, total, lora_out);
   }
 }
 
 // ---- up and mix: a team takes one hidden coordinate of all branches, tree [1, 32, 2] ----
 
 namespace up_mix {
-constexpr int SEGMENTS = 1, LANES = 32, CHUNK = 2;
-constexpr int GROUP = 32;
-constexpr int SEGMENT = 320, STEPS = 5;
+constexpr int STEPS = 5, LANES = 32;
+constexpr int CHUNK = 2, GROUP = 32;
 constexpr int ACTIVATION_BYTES = 4;
+constexpr int THREADS = 256, TEAM = 32, TEAMS = 8, BYTES = 16;
 constexpr int ROWS_PER_CTA = 8;
-constexpr int THREADS = 256, TEAM = 32, TEAMS = 8;
-constexpr int ROWS_PER_TEAM = 1, PASSES = 1;
-constexpr int BYTES = 16;
 constexpr int WORDS_PER_ROW = 40;  // a row of up_weight in words of BYTES bytes
 using word_t = Word<BYTES>::type;
 }  // namespace up_mix
@@ -477,70 +381,45 @@ hyper_connection_up_mix_staged_up(const storage_t* __restrict__ lora, const stor
   using namespace up_mix;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
   // Loads are wider than a lane's chunk: rows pass through shared memory on their way to the lanes.
-  __shared__ word_t staged[ROWS_PER_TEAM][TEAMS][BRANCHES][WORDS_PER_ROW];
-  {
-    const int tile = blockIdx.x;
+  __shared__ word_t staged[TEAMS][BRANCHES][WORDS_PER_ROW];
+  const int tile = blockIdx.x;
+  const int staged_h = tile * ROWS_PER_CTA + team;
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-      const int h = tile * ROWS_PER_CTA + i * TEAMS + team;
+  for (int word = member; word < BRANCHES * WORDS_PER_ROW; word += TEAM) {
+    const int branch = word / WORDS_PER_ROW, column = word % WORDS_PER_ROW;
+    const storage_t* row = up_weight + (branch * HIDDEN + staged_h) * LOW_RANK;
+    staged[team][branch][column] = load_weight_word(reinterpret_cast<const word_t*>(row) + column);
+  }
+  __syncwarp();
+  float sum[BRANCHES] = {};
 #pragma unroll
-      for (int word = member; word < BRANCHES * WORDS_PER_ROW; word += TEAM) {
-        const int branch = word / WORDS_PER_ROW, column = word % WORDS_PER_ROW;
-        const storage_t* row = up_weight + (branch * HIDDEN + h) * LOW_RANK;
-        staged[i][team][branch][column] = load_weight_word(reinterpret_cast<const word_t*>(row) + column);
-      }
+  for (int step = 0; step < STEPS; ++step) {
+    const int k = (step * LANES + member) * CHUNK;
+    const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(lora + k);
+    const int h = tile * ROWS_PER_CTA + team;
+#pragma unroll
+    for (int branch = 0; branch < BRANCHES; ++branch) {
+      const Elements<CHUNK> weight =
+          load<ACTIVATION_BYTES, CHUNK>(reinterpret_cast<const storage_t*>(staged[team][branch]) + k);
+#pragma unroll
+      for (int e = 0; e < CHUNK; ++e)
+        sum[branch] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[branch]);
     }
-    __syncwarp();
-    float sum[ROWS_PER_TEAM][BRANCHES][SEGMENTS][PASSES] = {};
-#pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-      for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const int chunk = step * LANES + pass * TEAM + member;
-          const int k = segment * SEGMENT + chunk * CHUNK;
-          const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(lora + k);
-#pragma unroll
-          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-            const int h = tile * ROWS_PER_CTA + i * TEAMS + team;
-#pragma unroll
-            for (int branch = 0; branch < BRANCHES; ++branch) {
-              const Elements<CHUNK> weight = load<ACTIVATION_BYTES, CHUNK>(
-                  reinterpret_cast<const storage_t*>(staged[i][team][branch]) + k);
-#pragma unroll
-              for (int e = 0; e < CHUNK; ++e)
-                sum[i][branch][segment][pass] =
-                    fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][branch][segment][pass]);
-            }
-          }
-        }
+  }
 
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-      for (int branch = 0; branch < BRANCHES; ++branch)
-#pragma unroll
-        for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-          for (int pass = 0; pass < PASSES; ++pass) {
-            sum[i][branch][segment][pass] = butterfly_sum<GROUP>(sum[i][branch][segment][pass]);
-          }
+  for (int branch = 0; branch < BRANCHES; ++branch)
+    sum[branch] = butterfly_sum<GROUP>(sum[branch]);
 
-    if (member == 0)
+  if (member == 0) {
+    const int h = tile * ROWS_PER_CTA + team;
+    float mixed = 0.0f;
 #pragma unroll
-      for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-        const int h = tile * ROWS_PER_CTA + i * TEAMS + team;
-        float mixed = 0.0f;
-#pragma unroll
-        for (int branch = 0; branch < BRANCHES; ++branch) {
-          float total = sum[i][branch][0][0];
-#pragma unroll
-          for (int segment = 1; segment < SEGMENTS; ++segment) total = total + sum[i][branch][segment][0];
-          // The gate is rounded although it never leaves a register.
-          mixed = fmaf(sigmoid(rounded(total)), to_float(y[branch * HIDDEN + h]), mixed);
-        }
-        block_input[h] = to_storage(over_branches(mixed));
-      }
+    for (int branch = 0; branch < BRANCHES; ++branch) {
+      const float total = sum[branch];
+      // The gate is rounded although it never leaves a register.
+      mixed = fmaf(sigmoid(rounded(total)), to_float(y[branch * HIDDEN + h]), mixed);
+    }
+    block_input[h] = to_storage(over_branches(mixed));
   }
 }

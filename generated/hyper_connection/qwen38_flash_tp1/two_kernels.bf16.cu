@@ -192,7 +192,6 @@ __device__ __forceinline__ float from_lane(float value, int lane) { return __shf
 template <int BYTES> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned int; };
-template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
 
 __host__ __device__ constexpr int alignment(int bytes) { return (bytes & -bytes) < 16 ? (bytes & -bytes) : 16; }
@@ -214,26 +213,6 @@ __device__ __forceinline__ void store(storage_t* target, const Elements<N>& elem
 #pragma unroll
   for (int i = 0; i < N * 2 / BYTES; ++i)
     reinterpret_cast<word_t*>(target)[i] = reinterpret_cast<const word_t*>(elements.value)[i];
-}
-
-// Weights never change while a kernel runs: the read-only path.
-template <typename word_t>
-__device__ __forceinline__ word_t load_weight_word(const word_t* source) {
-#ifdef __CUDA_ARCH__
-  return __ldg(source);
-#else
-  return *source;
-#endif
-}
-
-template <int BYTES, int N>
-__device__ __forceinline__ Elements<N> load_weights(const storage_t* source) {
-  using word_t = typename Word<BYTES>::type;
-  Elements<N> elements;
-#pragma unroll
-  for (int i = 0; i < N * 2 / BYTES; ++i)
-    reinterpret_cast<word_t*>(elements.value)[i] = load_weight_word(reinterpret_cast<const word_t*>(source) + i);
-  return elements;
 }
 
 // Has values computed by now. The compiler would compute them where they are used, behind a wait; a use in front of it
@@ -295,16 +274,6 @@ __device__ __forceinline__ void announce(arrival_t* arrival, unsigned int bytes)
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address), "r"(bytes) : "memory");
 #else
   kernwright::emulator::mbarrier_arrive_expect_tx(reinterpret_cast<std::uint64_t*>(arrival), bytes);
-#endif
-}
-
-// What the thread has written before is there for those who wait.
-__device__ __forceinline__ void arrive(arrival_t* arrival) {
-#ifdef __CUDA_ARCH__
-  const unsigned int address = static_cast<unsigned int>(__cvta_generic_to_shared(arrival));
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address) : "memory");
-#else
-  kernwright::emulator::mbarrier_arrive_one(reinterpret_cast<std::uint64_t*>(arrival));
 #endif
 }
 
@@ -837,25 +806,21 @@ hyper_connection_up_mix_two_kernels(const float* partials, const storage_t* y, c
   up::Weights columns;
   up::take(columns, column, lane, &shared.sink);
   wait_for_previous_grid();
-  if (const int row = threadIdx.x; true)
-
-    shared.lora[row] = to_float(low_rank_of(row_sum<ALL_ROWS>(partials, row)));
+  const int row = threadIdx.x;
+  shared.lora[row] = to_float(low_rank_of(row_sum<ALL_ROWS>(partials, row)));
   meet_at(MIXABLE, up::WARPS * 32);
   const up::Input input = up::input_of(shared.lora, lane);
-  {
-    constexpr int first = 0;
-    const int mixed_column = first_column + column + first + row_of(lane) / BRANCHES;
-    float value[BRANCHES] = {};
-    if (up::mixes(lane))
+  const int mixed_column = first_column + column + row_of(lane) / BRANCHES;
+  float value[BRANCHES] = {};
+  if (up::mixes(lane))
 #pragma unroll
-      for (int i = 0; i < BRANCHES; ++i) value[i] = to_float(load_fresh<2, 1>(y + i * HIDDEN + mixed_column).value[0]);
-    const up::Gates gates = up::gather(up::multiply(columns, input, lane), lane);
-    if (up::mixes(lane)) {
-      float mixed = 0.0f;
+    for (int i = 0; i < BRANCHES; ++i) value[i] = to_float(load_fresh<2, 1>(y + i * HIDDEN + mixed_column).value[0]);
+  const up::Gates gates = up::gather(up::multiply(columns, input, lane), lane);
+  if (up::mixes(lane)) {
+    float mixed = 0.0f;
 #pragma unroll
-      for (int i = 0; i < BRANCHES; ++i) mixed = fmaf(gates.of[i], value[i], mixed);
-      block_input[mixed_column] = to_storage(over_branches(mixed));
-    }
+    for (int i = 0; i < BRANCHES; ++i) mixed = fmaf(gates.of[i], value[i], mixed);
+    block_input[mixed_column] = to_storage(over_branches(mixed));
   }
 }
 
@@ -890,25 +855,21 @@ hyper_connection_up_mix_final_two_kernels(const float* partials, const storage_t
   up::Weights columns;
   up::take(columns, column, lane, &shared.sink);
   wait_for_previous_grid();
-  if (const int row = threadIdx.x; true)
-
-    shared.lora[row] = to_float(low_rank_of(row_sum<LOW_RANK>(partials, row)));
+  const int row = threadIdx.x;
+  shared.lora[row] = to_float(low_rank_of(row_sum<LOW_RANK>(partials, row)));
   meet_at(MIXABLE, up::WARPS * 32);
   const up::Input input = up::input_of(shared.lora, lane);
-  {
-    constexpr int first = 0;
-    const int mixed_column = first_column + column + first + row_of(lane) / BRANCHES;
-    float value[BRANCHES] = {};
-    if (up::mixes(lane))
+  const int mixed_column = first_column + column + row_of(lane) / BRANCHES;
+  float value[BRANCHES] = {};
+  if (up::mixes(lane))
 #pragma unroll
-      for (int i = 0; i < BRANCHES; ++i) value[i] = to_float(load_fresh<2, 1>(y + i * HIDDEN + mixed_column).value[0]);
-    const up::Gates gates = up::gather(up::multiply(columns, input, lane), lane);
-    if (up::mixes(lane)) {
-      float mixed = 0.0f;
+    for (int i = 0; i < BRANCHES; ++i) value[i] = to_float(load_fresh<2, 1>(y + i * HIDDEN + mixed_column).value[0]);
+  const up::Gates gates = up::gather(up::multiply(columns, input, lane), lane);
+  if (up::mixes(lane)) {
+    float mixed = 0.0f;
 #pragma unroll
-      for (int i = 0; i < BRANCHES; ++i) mixed = fmaf(gates.of[i], value[i], mixed);
-      block_input[mixed_column] = to_storage(over_branches(mixed));
-    }
+    for (int i = 0; i < BRANCHES; ++i) mixed = fmaf(gates.of[i], value[i], mixed);
+    block_input[mixed_column] = to_storage(over_branches(mixed));
   }
 }
 

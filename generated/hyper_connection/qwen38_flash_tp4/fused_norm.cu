@@ -103,9 +103,7 @@ __device__ __forceinline__ float ordered_sum(const float* groups) {
 
 // Moving N consecutive elements with words of BYTES bytes; the addresses are multiples of BYTES.
 template <int BYTES> struct Word;
-template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned int; };
-template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
 
 __host__ __device__ constexpr int alignment(int bytes) { return (bytes & -bytes) < 16 ? (bytes & -bytes) : 16; }
@@ -149,32 +147,9 @@ __device__ __forceinline__ Elements<N> load_weights(const storage_t* source) {
   return elements;
 }
 
-// ---- workload ----
-
-constexpr int BRANCHES = 4;
-constexpr int HIDDEN = 2560;
-constexpr int LOW_RANK = 320;
-constexpr int STATE = BRANCHES * HIDDEN;
-constexpr float EPSILON = 0x1.0c6f7ap-20f /* 1e-06 */;
-
-// A power of two: the product is exact, so it equals the division.
-__device__ __forceinline__ float over_branches(float value) { return value * 0x1p-2f /* 0.25 */; }
-
 // ---- prelude: atomics, time ----
 
-// Flags and counters. Order and scope stand in the name; no protocol here relies on a fence.
-__device__ __forceinline__ unsigned int load_acquire_system(const unsigned int* flag) {
-  return __nv_atomic_load_n(const_cast<unsigned int*>(flag), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ void store_release_system(unsigned int* flag, unsigned int value) {
-  __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ unsigned int load_acquire_device(const unsigned int* flag) {
-  return __nv_atomic_load_n(const_cast<unsigned int*>(flag), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ void store_release_device(unsigned int* flag, unsigned int value) {
-  __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_DEVICE);
-}
+// A counter that orders what was written before it; order and scope stand in the name.
 __device__ __forceinline__ unsigned int fetch_add_device(unsigned int* counter, unsigned int value) {
   return __nv_atomic_fetch_add(counter, value, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE);
 }
@@ -186,35 +161,10 @@ __device__ __forceinline__ unsigned int load_tagged_system(const unsigned int* w
 __device__ __forceinline__ void store_tagged_system(unsigned int* word, unsigned int value) {
   __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
 }
-__device__ __forceinline__ unsigned long long load_tagged_device(const unsigned long long* word) {
-  return __nv_atomic_load_n(const_cast<unsigned long long*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ void store_tagged_device(unsigned long long* word, unsigned long long value) {
-  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ unsigned long long load_tagged_system(const unsigned long long* word) {
-  return __nv_atomic_load_n(const_cast<unsigned long long*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ void store_tagged_system(unsigned long long* word, unsigned long long value) {
-  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
-// 16 bytes travel in one store, but only the 8-byte halves are sure to arrive whole: each has its own tag.
-__device__ __forceinline__ uint4 load_tagged_system(const uint4* word) {
-  uint4 value;
-  __nv_atomic_load(const_cast<uint4*>(word), &value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-  return value;
-}
-__device__ __forceinline__ void store_tagged_system(uint4* word, uint4 value) {
-  __nv_atomic_store(word, &value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
 
 // A word that only ever says that something has happened; it orders nothing.
 __device__ __forceinline__ unsigned int load_relaxed_device(const unsigned int* word) {
   return __nv_atomic_load_n(const_cast<unsigned int*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-}
-// A counter whose value tells that somebody else is there; it orders nothing.
-__device__ __forceinline__ unsigned int fetch_add_relaxed_device(unsigned int* counter, unsigned int value) {
-  return __nv_atomic_fetch_add(counter, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
 }
 
 // Nanoseconds of the clock that all SMs share.
@@ -227,6 +177,17 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
   return kernwright::emulator::globaltimer();
 #endif
 }
+
+// ---- workload ----
+
+constexpr int BRANCHES = 4;
+constexpr int HIDDEN = 2560;
+constexpr int LOW_RANK = 320;
+constexpr int STATE = BRANCHES * HIDDEN;
+constexpr float EPSILON = 0x1.0c6f7ap-20f /* 1e-06 */;
+
+// A power of two: the product is exact, so it equals the division.
+__device__ __forceinline__ float over_branches(float value) { return value * 0x1p-2f /* 0.25 */; }
 
 // ---- ranks: what each computes of a boundary ----
 // A rank has a launch of its own, or lies with others along the grid's y axis, `rank_base` being the first. Its tensors
@@ -363,15 +324,8 @@ __device__ __forceinline__ storage_t receive(const Call& call, unsigned int peer
 // ---- combine and grouped RMSNorm: one CTA a branch, tree [1, 320, 8] ----
 
 namespace norm_tree {
-constexpr int SEGMENTS = 1, LANES = 320, CHUNK = 8;
-constexpr int THREADS = 320, GROUP = 32, GROUPS = 10;
-constexpr int SEGMENT = 2560, STEPS = 1;
-constexpr int BYTES = 16;  // width of a load: a chunk, 16 bytes at most
-
-// First element, within the branch, of the chunk that a lane takes in a step.
-__device__ __forceinline__ int element(int segment, int step, int lane) {
-  return segment * SEGMENT + (step * LANES + lane) * CHUNK;
-}
+constexpr int CHUNK = 8;
+constexpr int THREADS = 320, BYTES = 16;  // of a load: a chunk, 16 bytes at most
 }  // namespace norm_tree
 
 // s_b of the combine: 2 * sigmoid(injection_b / HC).
@@ -408,11 +362,9 @@ hyper_connection_combine_fused_norm(const storage_t* __restrict__ residual, cons
 // ---- down: a rank's rows over the whole state, tree [4, 320, 8] ----
 
 namespace down_tree {
-constexpr int SEGMENTS = 4, LANES = 320, CHUNK = 8;
-constexpr int GROUP = 32, GROUPS = 10;
-constexpr int SEGMENT = 2560, STEPS = 1;
+constexpr int SEGMENTS = 4, SEGMENT = 2560;
+constexpr int CHUNK = 8, GROUP = 32, GROUPS = 10;
 constexpr int ACTIVATION_BYTES = 16;
-constexpr int PART_SEGMENTS = SEGMENTS;
 }  // namespace down_tree
 
 // Where a rank's i-th row lies in down_weight.
@@ -426,11 +378,10 @@ __device__ __forceinline__ storage_t finished(int i, float total) {
   const float t = over_branches(rounded(total));
   return to_storage(t * sigmoid(t));
 }
+
 namespace down {
-constexpr int ROWS = 81, ROWS_PER_CTA = 1, TILES = 81;  // of a rank
-constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
-constexpr int ROWS_PER_TEAM = 1, PASSES = 1;
-constexpr int BYTES = 16;
+constexpr int THREADS = 320, TEAM = 320, BYTES = 16;
+constexpr int ROWS_PER_CTA = 1;
 }  // namespace down
 
 extern "C" __global__ void __launch_bounds__(down::THREADS)
@@ -454,128 +405,91 @@ hyper_connection_down_fused_norm(const __grid_constant__ Channels channels,
   x_out += blockIdx.y * STATE;
   y_out += blockIdx.y * STATE;
   shard_out += blockIdx.y * RANK_ROWS;
-  constexpr int first_segment = 0;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
-  __shared__ float partial[ROWS_PER_CTA][PART_SEGMENTS][GROUPS];
+  __shared__ float partial[ROWS_PER_CTA][SEGMENTS][GROUPS];
   const int lane = threadIdx.x;
   constexpr int PREFETCHED = 4;  // chunks of the weight that are on their way before the norm is known
   Elements<CHUNK> early[PREFETCHED];
 #pragma unroll
-  for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int prefetched = segment, own = blockIdx.x;
+    early[prefetched] = load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, own) * STATE +
+                                                     segment * SEGMENT + lane * CHUNK);
+  }
+  Elements<CHUNK> y[SEGMENTS];  // first x
+  Elements<CHUNK> norm[SEGMENTS];  // on its way while the sum of squares is reduced
+  float square[SEGMENTS] = {};
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int chunk = step * LANES + lane;
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int branch = segment, h = lane * CHUNK, k = branch * HIDDEN + h;
+    norm[segment] = load_weights<ACTIVATION_BYTES, CHUNK>(norm_weight + k);
+    const Elements<CHUNK> x = combined(load<ACTIVATION_BYTES, CHUNK>(residual + k),
+                                       load<ACTIVATION_BYTES, CHUNK>(block + h), injection_scale(injection, branch));
+    if (blockIdx.x == 0) store<ACTIVATION_BYTES>(x_out + k, x);  // one CTA stores what all compute
+    // The norm reads the rounded x.
 #pragma unroll
-      for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-        const int taken = (segment * STEPS + step) * ROWS_PER_TEAM + i;
-        const int row = blockIdx.x * ROWS_PER_CTA + i;
-        if (taken < PREFETCHED)
-          early[taken] = load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE +
-                                                    (first_segment + segment) * SEGMENT + chunk * CHUNK);
-      }
-    }
-  Elements<CHUNK> y[PART_SEGMENTS][STEPS];  // first x
-  Elements<CHUNK> norm[PART_SEGMENTS][STEPS];  // on its way while the sum of squares is reduced
-  float square[PART_SEGMENTS] = {};
+    for (int e = 0; e < CHUNK; ++e)
+      square[segment] = fmaf(to_float(x.value[e]), to_float(x.value[e]), square[segment]);
+    y[segment] = x;
+  }
+  __shared__ float squares[SEGMENTS][GROUPS];
 #pragma unroll
-  for (int segment = 0; segment < PART_SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int chunk = step * LANES + lane;
-      const int branch = first_segment + segment, h = chunk * CHUNK, k = branch * HIDDEN + h;
-      norm[segment][step] = load_weights<ACTIVATION_BYTES, CHUNK>(norm_weight + k);
-      const Elements<CHUNK> x = combined(load<ACTIVATION_BYTES, CHUNK>(residual + k),
-                                         load<ACTIVATION_BYTES, CHUNK>(block + h), injection_scale(injection, branch));
-      if (blockIdx.x == 0) store<ACTIVATION_BYTES>(x_out + k, x);  // one CTA stores what all compute
-      // The norm reads the rounded x.
-#pragma unroll
-      for (int e = 0; e < CHUNK; ++e)
-        square[segment] = fmaf(to_float(x.value[e]), to_float(x.value[e]), square[segment]);
-      y[segment][step] = x;
-    }
-  __shared__ float squares[PART_SEGMENTS][GROUPS];
-#pragma unroll
-  for (int segment = 0; segment < PART_SEGMENTS; ++segment) {
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
     const float group_sum = butterfly_sum<GROUP>(square[segment]);
     if (lane % GROUP == 0) squares[segment][lane / GROUP] = group_sum;
   }
   __syncthreads();
-  float inverse_rms[PART_SEGMENTS];
+  float inverse_rms[SEGMENTS];
 #pragma unroll
-  for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment)
     inverse_rms[segment] =
         divide(1.0f, square_root(divide(ordered_sum<GROUPS>(squares[segment]), 2560.0f) + EPSILON));
 #pragma unroll
-  for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int h = lane * CHUNK, k = segment * HIDDEN + h;
+    const Elements<CHUNK> w = norm[segment];
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int chunk = step * LANES + lane;
-      const int h = chunk * CHUNK, k = (first_segment + segment) * HIDDEN + h;
-      const Elements<CHUNK> w = norm[segment][step];
-#pragma unroll
-      for (int e = 0; e < CHUNK; ++e) {
-        const float scaled = to_float(y[segment][step].value[e]) * inverse_rms[segment];
-        y[segment][step].value[e] = to_storage(fmaf(scaled, to_float(w.value[e]), scaled));
-      }
-      if (blockIdx.x == 0) store<ACTIVATION_BYTES>(y_out + k, y[segment][step]);
+    for (int e = 0; e < CHUNK; ++e) {
+      const float scaled = to_float(y[segment].value[e]) * inverse_rms[segment];
+      y[segment].value[e] = to_storage(fmaf(scaled, to_float(w.value[e]), scaled));
     }
-
-  {
-    const int tile = blockIdx.x;
-    float sum[ROWS_PER_TEAM][PART_SEGMENTS][PASSES] = {};
+    if (blockIdx.x == 0) store<ACTIVATION_BYTES>(y_out + k, y[segment]);
+  }
+  const int tile = blockIdx.x;
+  float sum[SEGMENTS] = {};
 #pragma unroll
-    for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int k = segment * SEGMENT + member * CHUNK;
+    const Elements<CHUNK> input = y[segment];
+    const int row = tile * ROWS_PER_CTA + team;
+    const Elements<CHUNK> weight = early[segment];
 #pragma unroll
-      for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const int chunk = step * LANES + pass * TEAM + member;
-          const int k = (first_segment + segment) * SEGMENT + chunk * CHUNK;
-          const Elements<CHUNK> input = y[segment][step];
-#pragma unroll
-          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-            const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-            const int taken = (segment * STEPS + step) * ROWS_PER_TEAM + i;
-            const Elements<CHUNK> weight =
-                taken < PREFETCHED ? early[taken]
-                                   : load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE + k);
-#pragma unroll
-            for (int e = 0; e < CHUNK; ++e)
-              sum[i][segment][pass] =
-                  fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][segment][pass]);
-          }
-        }
+    for (int e = 0; e < CHUNK; ++e)
+      sum[segment] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[segment]);
+  }
 
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-      for (int segment = 0; segment < PART_SEGMENTS; ++segment)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const float group_sum = butterfly_sum<GROUP>(sum[i][segment][pass]);
-          if (member % GROUP == 0) partial[i * TEAMS + team][segment][(pass * TEAM + member) / GROUP] = group_sum;
-        }
-    __syncthreads();
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const float group_sum = butterfly_sum<GROUP>(sum[segment]);
+    if (member % GROUP == 0) partial[team][segment][member / GROUP] = group_sum;
+  }
+  __syncthreads();
 
-    const int row = tile * ROWS_PER_CTA + threadIdx.x;
-    const bool finishes = threadIdx.x < ROWS_PER_CTA;
-    if (finishes) {
-      float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
+  const int own_row = tile * ROWS_PER_CTA + threadIdx.x;
+  const bool finishes = threadIdx.x < ROWS_PER_CTA;
+  if (finishes) {
+    float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
 #pragma unroll
-      for (int segment = 1; segment < SEGMENTS; ++segment)
-        total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
-      const storage_t value = finished(row, total);
-      shard_out[row] = value;
-      if (alive) push<DownExchange>(channels, call, row, value);
-    }
+    for (int segment = 1; segment < SEGMENTS; ++segment) total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
+    const storage_t value = finished(own_row, total);
+    shard_out[own_row] = value;
+    if (alive) push<DownExchange>(channels, call, own_row, value);
   }
 }
 
 namespace down_first {
-constexpr int ROWS = 81, ROWS_PER_CTA = 1, TILES = 81;  // of a rank
-constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
-constexpr int ROWS_PER_TEAM = 1, PASSES = 1;
-constexpr int BYTES = 16;
+constexpr int THREADS = 320, TEAM = 320, BYTES = 16;
+constexpr int ROWS_PER_CTA = 1;
 }  // namespace down_first
 
 extern "C" __global__ void __launch_bounds__(down_first::THREADS)
@@ -594,126 +508,89 @@ hyper_connection_down_first_fused_norm(const __grid_constant__ Channels channels
   residual += blockIdx.y * STATE;
   y_out += blockIdx.y * STATE;
   shard_out += blockIdx.y * RANK_ROWS;
-  constexpr int first_segment = 0;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
-  __shared__ float partial[ROWS_PER_CTA][PART_SEGMENTS][GROUPS];
+  __shared__ float partial[ROWS_PER_CTA][SEGMENTS][GROUPS];
   const int lane = threadIdx.x;
   constexpr int PREFETCHED = 4;  // chunks of the weight that are on their way before the norm is known
   Elements<CHUNK> early[PREFETCHED];
 #pragma unroll
-  for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int prefetched = segment, own = blockIdx.x;
+    early[prefetched] = load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, own) * STATE +
+                                                     segment * SEGMENT + lane * CHUNK);
+  }
+  Elements<CHUNK> y[SEGMENTS];  // first x
+  Elements<CHUNK> norm[SEGMENTS];  // on its way while the sum of squares is reduced
+  float square[SEGMENTS] = {};
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int chunk = step * LANES + lane;
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int branch = segment, h = lane * CHUNK, k = branch * HIDDEN + h;
+    norm[segment] = load_weights<ACTIVATION_BYTES, CHUNK>(norm_weight + k);
+    const Elements<CHUNK> x = load<ACTIVATION_BYTES, CHUNK>(residual + k);
+    // The norm reads the rounded x.
 #pragma unroll
-      for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-        const int taken = (segment * STEPS + step) * ROWS_PER_TEAM + i;
-        const int row = blockIdx.x * ROWS_PER_CTA + i;
-        if (taken < PREFETCHED)
-          early[taken] = load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE +
-                                                    (first_segment + segment) * SEGMENT + chunk * CHUNK);
-      }
-    }
-  Elements<CHUNK> y[PART_SEGMENTS][STEPS];  // first x
-  Elements<CHUNK> norm[PART_SEGMENTS][STEPS];  // on its way while the sum of squares is reduced
-  float square[PART_SEGMENTS] = {};
+    for (int e = 0; e < CHUNK; ++e)
+      square[segment] = fmaf(to_float(x.value[e]), to_float(x.value[e]), square[segment]);
+    y[segment] = x;
+  }
+  __shared__ float squares[SEGMENTS][GROUPS];
 #pragma unroll
-  for (int segment = 0; segment < PART_SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int chunk = step * LANES + lane;
-      const int branch = first_segment + segment, h = chunk * CHUNK, k = branch * HIDDEN + h;
-      norm[segment][step] = load_weights<ACTIVATION_BYTES, CHUNK>(norm_weight + k);
-      const Elements<CHUNK> x = load<ACTIVATION_BYTES, CHUNK>(residual + k);
-      // The norm reads the rounded x.
-#pragma unroll
-      for (int e = 0; e < CHUNK; ++e)
-        square[segment] = fmaf(to_float(x.value[e]), to_float(x.value[e]), square[segment]);
-      y[segment][step] = x;
-    }
-  __shared__ float squares[PART_SEGMENTS][GROUPS];
-#pragma unroll
-  for (int segment = 0; segment < PART_SEGMENTS; ++segment) {
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
     const float group_sum = butterfly_sum<GROUP>(square[segment]);
     if (lane % GROUP == 0) squares[segment][lane / GROUP] = group_sum;
   }
   __syncthreads();
-  float inverse_rms[PART_SEGMENTS];
+  float inverse_rms[SEGMENTS];
 #pragma unroll
-  for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment)
     inverse_rms[segment] =
         divide(1.0f, square_root(divide(ordered_sum<GROUPS>(squares[segment]), 2560.0f) + EPSILON));
 #pragma unroll
-  for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int h = lane * CHUNK, k = segment * HIDDEN + h;
+    const Elements<CHUNK> w = norm[segment];
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int chunk = step * LANES + lane;
-      const int h = chunk * CHUNK, k = (first_segment + segment) * HIDDEN + h;
-      const Elements<CHUNK> w = norm[segment][step];
-#pragma unroll
-      for (int e = 0; e < CHUNK; ++e) {
-        const float scaled = to_float(y[segment][step].value[e]) * inverse_rms[segment];
-        y[segment][step].value[e] = to_storage(fmaf(scaled, to_float(w.value[e]), scaled));
-      }
-      if (blockIdx.x == 0) store<ACTIVATION_BYTES>(y_out + k, y[segment][step]);
+    for (int e = 0; e < CHUNK; ++e) {
+      const float scaled = to_float(y[segment].value[e]) * inverse_rms[segment];
+      y[segment].value[e] = to_storage(fmaf(scaled, to_float(w.value[e]), scaled));
     }
-
-  {
-    const int tile = blockIdx.x;
-    float sum[ROWS_PER_TEAM][PART_SEGMENTS][PASSES] = {};
+    if (blockIdx.x == 0) store<ACTIVATION_BYTES>(y_out + k, y[segment]);
+  }
+  const int tile = blockIdx.x;
+  float sum[SEGMENTS] = {};
 #pragma unroll
-    for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int k = segment * SEGMENT + member * CHUNK;
+    const Elements<CHUNK> input = y[segment];
+    const int row = tile * ROWS_PER_CTA + team;
+    const Elements<CHUNK> weight = early[segment];
 #pragma unroll
-      for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const int chunk = step * LANES + pass * TEAM + member;
-          const int k = (first_segment + segment) * SEGMENT + chunk * CHUNK;
-          const Elements<CHUNK> input = y[segment][step];
-#pragma unroll
-          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-            const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-            const int taken = (segment * STEPS + step) * ROWS_PER_TEAM + i;
-            const Elements<CHUNK> weight =
-                taken < PREFETCHED ? early[taken]
-                                   : load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE + k);
-#pragma unroll
-            for (int e = 0; e < CHUNK; ++e)
-              sum[i][segment][pass] =
-                  fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][segment][pass]);
-          }
-        }
+    for (int e = 0; e < CHUNK; ++e)
+      sum[segment] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[segment]);
+  }
 
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-      for (int segment = 0; segment < PART_SEGMENTS; ++segment)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const float group_sum = butterfly_sum<GROUP>(sum[i][segment][pass]);
-          if (member % GROUP == 0) partial[i * TEAMS + team][segment][(pass * TEAM + member) / GROUP] = group_sum;
-        }
-    __syncthreads();
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const float group_sum = butterfly_sum<GROUP>(sum[segment]);
+    if (member % GROUP == 0) partial[team][segment][member / GROUP] = group_sum;
+  }
+  __syncthreads();
 
-    const int row = tile * ROWS_PER_CTA + threadIdx.x;
-    const bool finishes = threadIdx.x < ROWS_PER_CTA;
-    if (finishes) {
-      float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
+  const int own_row = tile * ROWS_PER_CTA + threadIdx.x;
+  const bool finishes = threadIdx.x < ROWS_PER_CTA;
+  if (finishes) {
+    float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
 #pragma unroll
-      for (int segment = 1; segment < SEGMENTS; ++segment)
-        total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
-      const storage_t value = finished(row, total);
-      shard_out[row] = value;
-      if (alive) push<DownExchange>(channels, call, row, value);
-    }
+    for (int segment = 1; segment < SEGMENTS; ++segment) total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
+    const storage_t value = finished(own_row, total);
+    shard_out[own_row] = value;
+    if (alive) push<DownExchange>(channels, call, own_row, value);
   }
 }
 
 namespace down_final {
-constexpr int ROWS = 80, ROWS_PER_CTA = 1, TILES = 80;  // of a rank
-constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
-constexpr int ROWS_PER_TEAM = 1, PASSES = 1;
-constexpr int BYTES = 16;
+constexpr int THREADS = 320, TEAM = 320, BYTES = 16;
+constexpr int ROWS = 80, ROWS_PER_CTA = 1;
 }  // namespace down_final
 
 extern "C" __global__ void __launch_bounds__(down_final::THREADS)
@@ -737,120 +614,85 @@ hyper_connection_down_final_fused_norm(const __grid_constant__ Channels channels
   x_out += blockIdx.y * STATE;
   y_out += blockIdx.y * STATE;
   shard_out += blockIdx.y * RANK_ROWS;
-  constexpr int first_segment = 0;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
-  __shared__ float partial[ROWS_PER_CTA][PART_SEGMENTS][GROUPS];
+  __shared__ float partial[ROWS_PER_CTA][SEGMENTS][GROUPS];
   const int lane = threadIdx.x;
   constexpr int PREFETCHED = 4;  // chunks of the weight that are on their way before the norm is known
   Elements<CHUNK> early[PREFETCHED];
 #pragma unroll
-  for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int prefetched = segment, own = blockIdx.x;
+    early[prefetched] = load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, own) * STATE +
+                                                     segment * SEGMENT + lane * CHUNK);
+  }
+  Elements<CHUNK> y[SEGMENTS];  // first x
+  Elements<CHUNK> norm[SEGMENTS];  // on its way while the sum of squares is reduced
+  float square[SEGMENTS] = {};
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int chunk = step * LANES + lane;
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int branch = segment, h = lane * CHUNK, k = branch * HIDDEN + h;
+    norm[segment] = load_weights<ACTIVATION_BYTES, CHUNK>(norm_weight + k);
+    const Elements<CHUNK> x = combined(load<ACTIVATION_BYTES, CHUNK>(residual + k),
+                                       load<ACTIVATION_BYTES, CHUNK>(block + h), injection_scale(injection, branch));
+    if (blockIdx.x == 0) store<ACTIVATION_BYTES>(x_out + k, x);  // one CTA stores what all compute
+    // The norm reads the rounded x.
 #pragma unroll
-      for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-        const int taken = (segment * STEPS + step) * ROWS_PER_TEAM + i;
-        const int row = blockIdx.x * ROWS_PER_CTA + i;
-        if (taken < PREFETCHED)
-          early[taken] = load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE +
-                                                    (first_segment + segment) * SEGMENT + chunk * CHUNK);
-      }
-    }
-  Elements<CHUNK> y[PART_SEGMENTS][STEPS];  // first x
-  Elements<CHUNK> norm[PART_SEGMENTS][STEPS];  // on its way while the sum of squares is reduced
-  float square[PART_SEGMENTS] = {};
+    for (int e = 0; e < CHUNK; ++e)
+      square[segment] = fmaf(to_float(x.value[e]), to_float(x.value[e]), square[segment]);
+    y[segment] = x;
+  }
+  __shared__ float squares[SEGMENTS][GROUPS];
 #pragma unroll
-  for (int segment = 0; segment < PART_SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int chunk = step * LANES + lane;
-      const int branch = first_segment + segment, h = chunk * CHUNK, k = branch * HIDDEN + h;
-      norm[segment][step] = load_weights<ACTIVATION_BYTES, CHUNK>(norm_weight + k);
-      const Elements<CHUNK> x = combined(load<ACTIVATION_BYTES, CHUNK>(residual + k),
-                                         load<ACTIVATION_BYTES, CHUNK>(block + h), injection_scale(injection, branch));
-      if (blockIdx.x == 0) store<ACTIVATION_BYTES>(x_out + k, x);  // one CTA stores what all compute
-      // The norm reads the rounded x.
-#pragma unroll
-      for (int e = 0; e < CHUNK; ++e)
-        square[segment] = fmaf(to_float(x.value[e]), to_float(x.value[e]), square[segment]);
-      y[segment][step] = x;
-    }
-  __shared__ float squares[PART_SEGMENTS][GROUPS];
-#pragma unroll
-  for (int segment = 0; segment < PART_SEGMENTS; ++segment) {
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
     const float group_sum = butterfly_sum<GROUP>(square[segment]);
     if (lane % GROUP == 0) squares[segment][lane / GROUP] = group_sum;
   }
   __syncthreads();
-  float inverse_rms[PART_SEGMENTS];
+  float inverse_rms[SEGMENTS];
 #pragma unroll
-  for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment)
     inverse_rms[segment] =
         divide(1.0f, square_root(divide(ordered_sum<GROUPS>(squares[segment]), 2560.0f) + EPSILON));
 #pragma unroll
-  for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int h = lane * CHUNK, k = segment * HIDDEN + h;
+    const Elements<CHUNK> w = norm[segment];
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int chunk = step * LANES + lane;
-      const int h = chunk * CHUNK, k = (first_segment + segment) * HIDDEN + h;
-      const Elements<CHUNK> w = norm[segment][step];
-#pragma unroll
-      for (int e = 0; e < CHUNK; ++e) {
-        const float scaled = to_float(y[segment][step].value[e]) * inverse_rms[segment];
-        y[segment][step].value[e] = to_storage(fmaf(scaled, to_float(w.value[e]), scaled));
-      }
-      if (blockIdx.x == 0) store<ACTIVATION_BYTES>(y_out + k, y[segment][step]);
+    for (int e = 0; e < CHUNK; ++e) {
+      const float scaled = to_float(y[segment].value[e]) * inverse_rms[segment];
+      y[segment].value[e] = to_storage(fmaf(scaled, to_float(w.value[e]), scaled));
     }
-
-  {
-    const int tile = blockIdx.x;
-    float sum[ROWS_PER_TEAM][PART_SEGMENTS][PASSES] = {};
+    if (blockIdx.x == 0) store<ACTIVATION_BYTES>(y_out + k, y[segment]);
+  }
+  const int tile = blockIdx.x;
+  float sum[SEGMENTS] = {};
 #pragma unroll
-    for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int k = segment * SEGMENT + member * CHUNK;
+    const Elements<CHUNK> input = y[segment];
+    const int row = tile * ROWS_PER_CTA + team;
+    const Elements<CHUNK> weight = early[segment];
 #pragma unroll
-      for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const int chunk = step * LANES + pass * TEAM + member;
-          const int k = (first_segment + segment) * SEGMENT + chunk * CHUNK;
-          const Elements<CHUNK> input = y[segment][step];
-#pragma unroll
-          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-            const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-            const int taken = (segment * STEPS + step) * ROWS_PER_TEAM + i;
-            const Elements<CHUNK> weight =
-                taken < PREFETCHED ? early[taken]
-                                   : load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE + k);
-#pragma unroll
-            for (int e = 0; e < CHUNK; ++e)
-              sum[i][segment][pass] =
-                  fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][segment][pass]);
-          }
-        }
+    for (int e = 0; e < CHUNK; ++e)
+      sum[segment] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[segment]);
+  }
 
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-      for (int segment = 0; segment < PART_SEGMENTS; ++segment)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const float group_sum = butterfly_sum<GROUP>(sum[i][segment][pass]);
-          if (member % GROUP == 0) partial[i * TEAMS + team][segment][(pass * TEAM + member) / GROUP] = group_sum;
-        }
-    __syncthreads();
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const float group_sum = butterfly_sum<GROUP>(sum[segment]);
+    if (member % GROUP == 0) partial[team][segment][member / GROUP] = group_sum;
+  }
+  __syncthreads();
 
-    const int row = tile * ROWS_PER_CTA + threadIdx.x;
-    const bool finishes = threadIdx.x < ROWS_PER_CTA;
-    if (finishes) {
-      float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
+  const int own_row = tile * ROWS_PER_CTA + threadIdx.x;
+  const bool finishes = threadIdx.x < ROWS_PER_CTA;
+  if (finishes) {
+    float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
 #pragma unroll
-      for (int segment = 1; segment < SEGMENTS; ++segment)
-        total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
-      const storage_t value = finished(row, total);
-      shard_out[row] = value;
-      if (alive) push<DownExchange>(channels, call, row, value);
-    }
+    for (int segment = 1; segment < SEGMENTS; ++segment) total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
+    const storage_t value = finished(own_row, total);
+    shard_out[own_row] = value;
+    if (alive) push<DownExchange>(channels, call, own_row, value);
   }
   // No injection here; its places are filled all the same, because every word is sent in every generation.
   if (blockIdx.x == 0)
@@ -921,19 +763,16 @@ __device__ __forceinline__ value_t of_partner(value_t value, int distance) {
 // ---- gates: rows of up_weight times lora, tree [1, 32, 2] ----
 
 namespace up_mix {
-constexpr int SEGMENTS = 1, LANES = 32, CHUNK = 2;
-constexpr int SEGMENT = 320, STEPS = 5;
+constexpr int STEPS = 5, LANES = 32, CHUNK = 2;
 constexpr int ACTIVATION_BYTES = 4;
-constexpr int ROWS = 2560, ROWS_PER_CTA = 16, TILES = 160;  // of a rank: a gate
-constexpr int THREADS = 256, TEAM = 32, TEAMS = 8;
-constexpr int ROWS_PER_TEAM = 2, GATES = 1;  // gates of a row
-constexpr int BYTES = 16, WIDE = 4, STRIDE = LANES / WIDE;  // a load takes WIDE chunks, of as many lanes
-constexpr int BLOCKS = 1;  // such loads in a segment; what is left is loaded by chunks
-constexpr int CHUNK_BYTES = 4;
+// A row is a gate of a rank.
+constexpr int THREADS = 256, TEAM = 32, TEAMS = 8, BYTES = 16;
+constexpr int ROWS_PER_CTA = 16, ROWS_PER_TEAM = 2;
+constexpr int WIDE = 4, STRIDE = LANES / WIDE;  // a load takes WIDE chunks, of as many lanes
 using chunk_t = unsigned int;
 
 // The chunks of one lane, in the order of its steps.
-struct Chunks { Elements<CHUNK> of[SEGMENTS][STEPS]; };
+struct Chunks { Elements<CHUNK> of[STEPS]; };
 
 // The lanes whose chunks lie in one load are STRIDE threads apart.
 __device__ __forceinline__ int lane_of(int member) { return member % STRIDE * WIDE + member / STRIDE; }
@@ -963,72 +802,51 @@ __device__ __forceinline__ float lane_sum(float value) {
   return value;
 }
 
-__device__ __forceinline__ int chunk_at(int step, int lane) { return step * LANES + lane; }
-
 __device__ __forceinline__ Chunks load_input(const storage_t* lora, int lane) {
   Chunks chunks;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      chunks.of[segment][step] =
-          load<ACTIVATION_BYTES, CHUNK>(lora + segment * SEGMENT + chunk_at(step, lane) * CHUNK);
-    }
+  for (int step = 0; step < STEPS; ++step) {
+    const int k = (step * LANES + lane) * CHUNK;
+    chunks.of[step] = load<ACTIVATION_BYTES, CHUNK>(lora + k);
+  }
   return chunks;
 }
 
 // A row's chunks as they are loaded, before `to_lanes`: nothing here waits for a load.
 __device__ __forceinline__ Chunks load_row(const storage_t* row, int member) {
-  const int lane = lane_of(member);
   Chunks chunks;
+  const Elements<WIDE * CHUNK> loaded = load_weights<BYTES, WIDE * CHUNK>(
+      row + member * WIDE * CHUNK);
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) {
-      const Elements<WIDE * CHUNK> loaded = load_weights<BYTES, WIDE * CHUNK>(
-          row + segment * SEGMENT + (block * LANES + member) * WIDE * CHUNK);
-#pragma unroll
-      for (int i = 0; i < WIDE; ++i)
-        chunks.of[segment][block * WIDE + i] = reinterpret_cast<const Elements<CHUNK>*>(loaded.value)[i];
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = BLOCKS * WIDE; step < STEPS; ++step) {
-      chunks.of[segment][step] =
-          load_weights<CHUNK_BYTES, CHUNK>(row + segment * SEGMENT + chunk_at(step, lane) * CHUNK);
-    }
+  for (int i = 0; i < WIDE; ++i)
+    chunks.of[i] = reinterpret_cast<const Elements<CHUNK>*>(loaded.value)[i];
+  // What is left is loaded by chunks.
+  const int lane = lane_of(member);
+  const int k = (4 * LANES + lane) * CHUNK;
+  chunks.of[4] = load_weights<ACTIVATION_BYTES, CHUNK>(row + k);
   return chunks;
 }
 
 __device__ __forceinline__ void to_lanes(Chunks& row, int member) {
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) transpose(row.of[segment] + block * WIDE, member);
+  transpose(row.of, member);
 }
 
 // The logit of a gate; every thread of the team has it.
 __device__ __forceinline__ float logit(const Chunks& input, const Chunks& weight) {
-  float sum[SEGMENTS] = {};
+  float sum = 0.0f;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
+  for (int step = 0; step < STEPS; ++step) {
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-      for (int e = 0; e < CHUNK; ++e)
-        sum[segment] = fmaf(to_float(input.of[segment][step].value[e]), to_float(weight.of[segment][step].value[e]),
-                            sum[segment]);
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) sum[segment] = lane_sum(sum[segment]);
-  return ordered_sum<SEGMENTS>(sum);
+    for (int e = 0; e < CHUNK; ++e)
+      sum = fmaf(to_float(input.of[step].value[e]), to_float(weight.of[step].value[e]), sum);
+  }
+  return lane_sum(sum);
 }
 }  // namespace up_mix
 
 // Where a gate of a rank's hidden coordinates lies in up_weight.
-__device__ __forceinline__ int gate_row(unsigned int rank, int row, int gate) {
-  return row % BRANCHES * HIDDEN + rank * RANK_HIDDEN + row / BRANCHES + gate;
+__device__ __forceinline__ int gate_row(unsigned int rank, int row) {
+  return row % BRANCHES * HIDDEN + rank * RANK_HIDDEN + row / BRANCHES;
 }
 
 namespace up_mix {
@@ -1049,55 +867,45 @@ hyper_connection_up_mix_fused_norm(const __grid_constant__ Channels channels, co
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
   __shared__ float gates[ROWS_PER_CTA];
   const Chunks input = load_input(lora, lane_of(member));
-  {
-    const int tile = blockIdx.x;
-    Chunks weight[ROWS_PER_TEAM][GATES];
+  const int tile = blockIdx.x;
+  Chunks weight[ROWS_PER_TEAM];
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
+  for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+    weight[i] = load_row(up_weight + gate_row(rank, tile * ROWS_PER_CTA + i * TEAMS + team) * LOW_RANK, member);
+  }
 #pragma unroll
-      for (int gate = 0; gate < GATES; ++gate) {
-        const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-        weight[i][gate] = load_row(up_weight + gate_row(rank, row, gate) * LOW_RANK, member);
-      }
+  for (int i = 0; i < ROWS_PER_TEAM; ++i)
+    to_lanes(weight[i], member);
+  const int word = tile * COORDINATES + threadIdx.x;
+  const bool mixes = threadIdx.x < COORDINATES;
+  storage_t mixed_with[BRANCHES];  // on its way while the gates are computed
+  if (mixes)
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
+    for (int branch = 0; branch < BRANCHES; ++branch)
+      mixed_with[branch] = y[branch * HIDDEN + rank * RANK_HIDDEN + word];
 #pragma unroll
-      for (int gate = 0; gate < GATES; ++gate) to_lanes(weight[i][gate], member);
-
-    const int word = tile * COORDINATES + threadIdx.x;
-    const bool mixes = threadIdx.x < COORDINATES;
-    storage_t mixed_with[BRANCHES];  // on its way while the gates are computed
-    if (mixes)
+  for (int i = 0; i < ROWS_PER_TEAM; ++i) {
+    const float gate = logit(input, weight[i]);
+    if (member == 0) gates[i * TEAMS + team] = sigmoid(rounded(gate));
+  }
+  __syncthreads();
+  if (mixes) {
+    float mixed = 0.0f;
 #pragma unroll
-      for (int branch = 0; branch < BRANCHES; ++branch)
-        mixed_with[branch] = y[branch * HIDDEN + rank * RANK_HIDDEN + word];
-#pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-      const float gate = logit(input, weight[i][0]);
-      if (member == 0) gates[i * TEAMS + team] = sigmoid(rounded(gate));
-    }
-    __syncthreads();
-    if (mixes) {
-      float mixed = 0.0f;
-#pragma unroll
-      for (int branch = 0; branch < BRANCHES; ++branch)
-        mixed = fmaf(gates[threadIdx.x * BRANCHES + branch], to_float(mixed_with[branch]), mixed);
-      const storage_t value = to_storage(over_branches(mixed));
-      if (alive) push<OutputExchange>(channels, call, word, value);
-      block_input[rank * RANK_HIDDEN + word] = alive ? value : poison();
-    }
+    for (int branch = 0; branch < BRANCHES; ++branch)
+      mixed = fmaf(gates[threadIdx.x * BRANCHES + branch], to_float(mixed_with[branch]), mixed);
+    const storage_t value = to_storage(over_branches(mixed));
+    if (alive) push<OutputExchange>(channels, call, word, value);
+    block_input[rank * RANK_HIDDEN + word] = alive ? value : poison();
   }
 
   // What the peers' CTAs of the same number have sent. All tiles are sent before the first is waited for.
-  {
-    const int tile = blockIdx.x;
 #pragma unroll 1
-    for (unsigned int i = threadIdx.x; i < RANKS * COORDINATES; i += THREADS) {
-      const unsigned int peer = i / COORDINATES, word = tile * COORDINATES + i % COORDINATES;
-      if (peer == rank) continue;
-      block_input[peer * RANK_HIDDEN + word] = receive<OutputExchange>(
-          call, peer, word, look<OutputExchange>(call, peer, word), timeout_ns, alive);
-    }
+  for (unsigned int i = threadIdx.x; i < RANKS * COORDINATES; i += THREADS) {
+    const unsigned int peer = i / COORDINATES, word = tile * COORDINATES + i % COORDINATES;
+    if (peer == rank) continue;
+    block_input[peer * RANK_HIDDEN + word] = receive<OutputExchange>(
+        call, peer, word, look<OutputExchange>(call, peer, word), timeout_ns, alive);
   }
   finish<OutputExchange>(call);  // every thread has read the counter: it was before a barrier
 }

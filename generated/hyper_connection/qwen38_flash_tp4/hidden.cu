@@ -105,9 +105,7 @@ __device__ __forceinline__ float ordered_sum(const float* groups) {
 
 // Moving N consecutive elements with words of BYTES bytes; the addresses are multiples of BYTES.
 template <int BYTES> struct Word;
-template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned int; };
-template <> struct Word<8> { using type = uint2; };
 template <> struct Word<16> { using type = uint4; };
 
 __host__ __device__ constexpr int alignment(int bytes) { return (bytes & -bytes) < 16 ? (bytes & -bytes) : 16; }
@@ -151,32 +149,9 @@ __device__ __forceinline__ Elements<N> load_weights(const storage_t* source) {
   return elements;
 }
 
-// ---- workload ----
-
-constexpr int BRANCHES = 4;
-constexpr int HIDDEN = 2560;
-constexpr int LOW_RANK = 320;
-constexpr int STATE = BRANCHES * HIDDEN;
-constexpr float EPSILON = 0x1.0c6f7ap-20f /* 1e-06 */;
-
-// A power of two: the product is exact, so it equals the division.
-__device__ __forceinline__ float over_branches(float value) { return value * 0x1p-2f /* 0.25 */; }
-
 // ---- prelude: atomics, time ----
 
-// Flags and counters. Order and scope stand in the name; no protocol here relies on a fence.
-__device__ __forceinline__ unsigned int load_acquire_system(const unsigned int* flag) {
-  return __nv_atomic_load_n(const_cast<unsigned int*>(flag), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ void store_release_system(unsigned int* flag, unsigned int value) {
-  __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ unsigned int load_acquire_device(const unsigned int* flag) {
-  return __nv_atomic_load_n(const_cast<unsigned int*>(flag), __NV_ATOMIC_ACQUIRE, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ void store_release_device(unsigned int* flag, unsigned int value) {
-  __nv_atomic_store_n(flag, value, __NV_ATOMIC_RELEASE, __NV_THREAD_SCOPE_DEVICE);
-}
+// A counter that orders what was written before it; order and scope stand in the name.
 __device__ __forceinline__ unsigned int fetch_add_device(unsigned int* counter, unsigned int value) {
   return __nv_atomic_fetch_add(counter, value, __NV_ATOMIC_ACQ_REL, __NV_THREAD_SCOPE_DEVICE);
 }
@@ -188,35 +163,10 @@ __device__ __forceinline__ unsigned int load_tagged_system(const unsigned int* w
 __device__ __forceinline__ void store_tagged_system(unsigned int* word, unsigned int value) {
   __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
 }
-__device__ __forceinline__ unsigned long long load_tagged_device(const unsigned long long* word) {
-  return __nv_atomic_load_n(const_cast<unsigned long long*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ void store_tagged_device(unsigned long long* word, unsigned long long value) {
-  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-}
-__device__ __forceinline__ unsigned long long load_tagged_system(const unsigned long long* word) {
-  return __nv_atomic_load_n(const_cast<unsigned long long*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
-__device__ __forceinline__ void store_tagged_system(unsigned long long* word, unsigned long long value) {
-  __nv_atomic_store_n(word, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
-// 16 bytes travel in one store, but only the 8-byte halves are sure to arrive whole: each has its own tag.
-__device__ __forceinline__ uint4 load_tagged_system(const uint4* word) {
-  uint4 value;
-  __nv_atomic_load(const_cast<uint4*>(word), &value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-  return value;
-}
-__device__ __forceinline__ void store_tagged_system(uint4* word, uint4 value) {
-  __nv_atomic_store(word, &value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_SYSTEM);
-}
 
 // A word that only ever says that something has happened; it orders nothing.
 __device__ __forceinline__ unsigned int load_relaxed_device(const unsigned int* word) {
   return __nv_atomic_load_n(const_cast<unsigned int*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
-}
-// A counter whose value tells that somebody else is there; it orders nothing.
-__device__ __forceinline__ unsigned int fetch_add_relaxed_device(unsigned int* counter, unsigned int value) {
-  return __nv_atomic_fetch_add(counter, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
 }
 
 // Nanoseconds of the clock that all SMs share.
@@ -229,6 +179,17 @@ __device__ __forceinline__ unsigned long long nanoseconds() {
   return kernwright::emulator::globaltimer();
 #endif
 }
+
+// ---- workload ----
+
+constexpr int BRANCHES = 4;
+constexpr int HIDDEN = 2560;
+constexpr int LOW_RANK = 320;
+constexpr int STATE = BRANCHES * HIDDEN;
+constexpr float EPSILON = 0x1.0c6f7ap-20f /* 1e-06 */;
+
+// A power of two: the product is exact, so it equals the division.
+__device__ __forceinline__ float over_branches(float value) { return value * 0x1p-2f /* 0.25 */; }
 
 // ---- ranks: what each computes of a boundary ----
 // A rank has a launch of its own, or lies with others along the grid's y axis, `rank_base` being the first. Its tensors
@@ -360,15 +321,9 @@ __device__ __forceinline__ storage_t receive(const Call& call, unsigned int peer
 // ---- combine and grouped RMSNorm: one CTA a branch, tree [1, 320, 8] ----
 
 namespace norm_tree {
-constexpr int SEGMENTS = 1, LANES = 320, CHUNK = 8;
-constexpr int THREADS = 320, GROUP = 32, GROUPS = 10;
-constexpr int SEGMENT = 2560, STEPS = 1;
-constexpr int BYTES = 16;  // width of a load: a chunk, 16 bytes at most
-
-// First element, within the branch, of the chunk that a lane takes in a step.
-__device__ __forceinline__ int element(int segment, int step, int lane) {
-  return segment * SEGMENT + (step * LANES + lane) * CHUNK;
-}
+constexpr int CHUNK = 8;
+constexpr int GROUP = 32, GROUPS = 10;
+constexpr int THREADS = 320, BYTES = 16;  // of a load: a chunk, 16 bytes at most
 }  // namespace norm_tree
 
 // s_b of the combine: 2 * sigmoid(injection_b / HC).
@@ -388,9 +343,7 @@ __device__ __forceinline__ Elements<norm_tree::CHUNK> combined(Elements<norm_tre
 extern "C" __global__ void __launch_bounds__(norm_tree::THREADS)
 hyper_connection_combine_norm_hidden(const storage_t* __restrict__ residual,
     const storage_t* __restrict__ block, const storage_t* __restrict__ injection,
-    const storage_t* __restrict__ norm_weight,
-    storage_t* __restrict__ x_out,
-    storage_t* __restrict__ y_out) {
+    const storage_t* __restrict__ norm_weight, storage_t* __restrict__ x_out, storage_t* __restrict__ y_out) {
   using namespace norm_tree;
   const int branch = blockIdx.x;
   // The row of this CTA's rank.
@@ -402,63 +355,40 @@ hyper_connection_combine_norm_hidden(const storage_t* __restrict__ residual,
   const int lane = threadIdx.x;
   const int origin = branch * HIDDEN;
   const float scale = injection_scale(injection, branch);
+  const int k = lane * CHUNK;
 
-  Elements<CHUNK> x[SEGMENTS][STEPS];
-  Elements<CHUNK> weight[SEGMENTS][STEPS];  // on its way while the sum of squares is reduced
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      x[segment][step] = combined(load<BYTES, CHUNK>(residual + origin + k), load<BYTES, CHUNK>(block + k), scale);
-      store<BYTES>(x_out + origin + k, x[segment][step]);
-      weight[segment][step] = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
-    }
+  Elements<CHUNK> x;
+  Elements<CHUNK> weight;  // on its way while the sum of squares is reduced
+  x = combined(load<BYTES, CHUNK>(residual + origin + k), load<BYTES, CHUNK>(block + k), scale);
+  store<BYTES>(x_out + origin + k, x);
+  weight = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
 
   // The norm reads the rounded x.
-  float square[SEGMENTS] = {};
+  float square = 0.0f;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float value = to_float(x[segment][step].value[i]);
-        square[segment] = fmaf(value, value, square[segment]);
-      }
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) square[segment] = butterfly_sum<GROUP>(square[segment]);
+  for (int i = 0; i < CHUNK; ++i) {
+    const float value = to_float(x.value[i]);
+    square = fmaf(value, value, square);
+  }
+  square = butterfly_sum<GROUP>(square);
 
-  __shared__ float partial[SEGMENTS][GROUPS];
-  if (lane % GROUP == 0)
-#pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment) partial[segment][lane / GROUP] = square[segment];
+  __shared__ float partial[GROUPS];
+  if (lane % GROUP == 0) partial[lane / GROUP] = square;
   __syncthreads();
-  float sum = ordered_sum<GROUPS>(partial[0]);
-#pragma unroll
-  for (int segment = 1; segment < SEGMENTS; ++segment) sum = sum + ordered_sum<GROUPS>(partial[segment]);
+  const float sum = ordered_sum<GROUPS>(partial);
   const float inverse_rms = divide(1.0f, square_root(divide(sum, 2560.0f) + EPSILON));
+  Elements<CHUNK> y;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      const Elements<CHUNK> w = weight[segment][step];
-      Elements<CHUNK> y;
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float scaled = to_float(x[segment][step].value[i]) * inverse_rms;
-        y.value[i] = to_storage(fmaf(scaled, to_float(w.value[i]), scaled));
-      }
-      store<BYTES>(y_out + origin + k, y);
-    }
+  for (int i = 0; i < CHUNK; ++i) {
+    const float scaled = to_float(x.value[i]) * inverse_rms;
+    y.value[i] = to_storage(fmaf(scaled, to_float(weight.value[i]), scaled));
+  }
+  store<BYTES>(y_out + origin + k, y);
 }
 
 extern "C" __global__ void __launch_bounds__(norm_tree::THREADS)
 hyper_connection_norm_hidden(const storage_t* __restrict__ residual,
-    const storage_t* __restrict__ norm_weight,
-    storage_t* __restrict__ y_out) {
+    const storage_t* __restrict__ norm_weight, storage_t* __restrict__ y_out) {
   using namespace norm_tree;
   const int branch = blockIdx.x;
   // The row of this CTA's rank.
@@ -466,56 +396,34 @@ hyper_connection_norm_hidden(const storage_t* __restrict__ residual,
   y_out += blockIdx.y * STATE;
   const int lane = threadIdx.x;
   const int origin = branch * HIDDEN;
+  const int k = lane * CHUNK;
 
-  Elements<CHUNK> x[SEGMENTS][STEPS];
-  Elements<CHUNK> weight[SEGMENTS][STEPS];  // on its way while the sum of squares is reduced
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      x[segment][step] = load<BYTES, CHUNK>(residual + origin + k);
-      weight[segment][step] = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
-    }
+  Elements<CHUNK> x;
+  Elements<CHUNK> weight;  // on its way while the sum of squares is reduced
+  x = load<BYTES, CHUNK>(residual + origin + k);
+  weight = load_weights<BYTES, CHUNK>(norm_weight + origin + k);
 
   // The norm reads the rounded x.
-  float square[SEGMENTS] = {};
+  float square = 0.0f;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float value = to_float(x[segment][step].value[i]);
-        square[segment] = fmaf(value, value, square[segment]);
-      }
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) square[segment] = butterfly_sum<GROUP>(square[segment]);
+  for (int i = 0; i < CHUNK; ++i) {
+    const float value = to_float(x.value[i]);
+    square = fmaf(value, value, square);
+  }
+  square = butterfly_sum<GROUP>(square);
 
-  __shared__ float partial[SEGMENTS][GROUPS];
-  if (lane % GROUP == 0)
-#pragma unroll
-    for (int segment = 0; segment < SEGMENTS; ++segment) partial[segment][lane / GROUP] = square[segment];
+  __shared__ float partial[GROUPS];
+  if (lane % GROUP == 0) partial[lane / GROUP] = square;
   __syncthreads();
-  float sum = ordered_sum<GROUPS>(partial[0]);
-#pragma unroll
-  for (int segment = 1; segment < SEGMENTS; ++segment) sum = sum + ordered_sum<GROUPS>(partial[segment]);
+  const float sum = ordered_sum<GROUPS>(partial);
   const float inverse_rms = divide(1.0f, square_root(divide(sum, 2560.0f) + EPSILON));
+  Elements<CHUNK> y;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      const int k = element(segment, step, lane);
-      const Elements<CHUNK> w = weight[segment][step];
-      Elements<CHUNK> y;
-#pragma unroll
-      for (int i = 0; i < CHUNK; ++i) {
-        const float scaled = to_float(x[segment][step].value[i]) * inverse_rms;
-        y.value[i] = to_storage(fmaf(scaled, to_float(w.value[i]), scaled));
-      }
-      store<BYTES>(y_out + origin + k, y);
-    }
+  for (int i = 0; i < CHUNK; ++i) {
+    const float scaled = to_float(x.value[i]) * inverse_rms;
+    y.value[i] = to_storage(fmaf(scaled, to_float(weight.value[i]), scaled));
+  }
+  store<BYTES>(y_out + origin + k, y);
 }
 
 // The state alone, where it must be materialised.
@@ -538,11 +446,9 @@ hyper_connection_combine_hidden(const storage_t* __restrict__ residual, const st
 // ---- down: a rank's rows over the whole state, tree [4, 320, 8] ----
 
 namespace down_tree {
-constexpr int SEGMENTS = 4, LANES = 320, CHUNK = 8;
-constexpr int GROUP = 32, GROUPS = 10;
-constexpr int SEGMENT = 2560, STEPS = 1;
+constexpr int SEGMENTS = 4, SEGMENT = 2560;
+constexpr int CHUNK = 8, GROUP = 32, GROUPS = 10;
 constexpr int ACTIVATION_BYTES = 16;
-constexpr int PART_SEGMENTS = SEGMENTS;
 }  // namespace down_tree
 
 // Where a rank's i-th row lies in down_weight.
@@ -556,11 +462,10 @@ __device__ __forceinline__ storage_t finished(int i, float total) {
   const float t = over_branches(rounded(total));
   return to_storage(t * sigmoid(t));
 }
+
 namespace down {
-constexpr int ROWS = 81, ROWS_PER_CTA = 1, TILES = 81;  // of a rank
-constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
-constexpr int ROWS_PER_TEAM = 1, PASSES = 1;
-constexpr int BYTES = 16;
+constexpr int THREADS = 320, TEAM = 320, BYTES = 16;
+constexpr int ROWS_PER_CTA = 1;
 }  // namespace down
 
 extern "C" __global__ void __launch_bounds__(down::THREADS)
@@ -573,62 +478,43 @@ hyper_connection_down_hidden(
   const unsigned int rank = rank_base + blockIdx.y;
   y += blockIdx.y * STATE;
   shard_out += blockIdx.y * RANK_ROWS;
-  constexpr int first_segment = 0;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
-  __shared__ float partial[ROWS_PER_CTA][PART_SEGMENTS][GROUPS];
-  {
-    const int tile = blockIdx.x;
-    float sum[ROWS_PER_TEAM][PART_SEGMENTS][PASSES] = {};
+  __shared__ float partial[ROWS_PER_CTA][SEGMENTS][GROUPS];
+  const int tile = blockIdx.x;
+  float sum[SEGMENTS] = {};
 #pragma unroll
-    for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int k = segment * SEGMENT + member * CHUNK;
+    const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
+    const int row = tile * ROWS_PER_CTA + team;
+    const Elements<CHUNK> weight =
+        load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE + k);
 #pragma unroll
-      for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const int chunk = step * LANES + pass * TEAM + member;
-          const int k = (first_segment + segment) * SEGMENT + chunk * CHUNK;
-          const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
-#pragma unroll
-          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-            const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-            const Elements<CHUNK> weight =
-                load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE + k);
-#pragma unroll
-            for (int e = 0; e < CHUNK; ++e)
-              sum[i][segment][pass] =
-                  fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][segment][pass]);
-          }
-        }
+    for (int e = 0; e < CHUNK; ++e)
+      sum[segment] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[segment]);
+  }
 
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-      for (int segment = 0; segment < PART_SEGMENTS; ++segment)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const float group_sum = butterfly_sum<GROUP>(sum[i][segment][pass]);
-          if (member % GROUP == 0) partial[i * TEAMS + team][segment][(pass * TEAM + member) / GROUP] = group_sum;
-        }
-    __syncthreads();
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const float group_sum = butterfly_sum<GROUP>(sum[segment]);
+    if (member % GROUP == 0) partial[team][segment][member / GROUP] = group_sum;
+  }
+  __syncthreads();
 
-    const int row = tile * ROWS_PER_CTA + threadIdx.x;
-    const bool finishes = threadIdx.x < ROWS_PER_CTA;
-    if (finishes) {
-      float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
+  const int own_row = tile * ROWS_PER_CTA + threadIdx.x;
+  const bool finishes = threadIdx.x < ROWS_PER_CTA;
+  if (finishes) {
+    float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
 #pragma unroll
-      for (int segment = 1; segment < SEGMENTS; ++segment)
-        total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
-      const storage_t value = finished(row, total);
-      shard_out[row] = value;
-    }
+    for (int segment = 1; segment < SEGMENTS; ++segment) total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
+    const storage_t value = finished(own_row, total);
+    shard_out[own_row] = value;
   }
 }
 
 namespace down_final {
-constexpr int ROWS = 80, ROWS_PER_CTA = 1, TILES = 80;  // of a rank
-constexpr int THREADS = 320, TEAM = 320, TEAMS = 1;
-constexpr int ROWS_PER_TEAM = 1, PASSES = 1;
-constexpr int BYTES = 16;
+constexpr int THREADS = 320, TEAM = 320, BYTES = 16;
+constexpr int ROWS = 80, ROWS_PER_CTA = 1;
 }  // namespace down_final
 
 extern "C" __global__ void __launch_bounds__(down_final::THREADS)
@@ -641,54 +527,37 @@ hyper_connection_down_final_hidden(
   const unsigned int rank = rank_base + blockIdx.y;
   y += blockIdx.y * STATE;
   shard_out += blockIdx.y * RANK_ROWS;
-  constexpr int first_segment = 0;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
-  __shared__ float partial[ROWS_PER_CTA][PART_SEGMENTS][GROUPS];
-  {
-    const int tile = blockIdx.x;
-    float sum[ROWS_PER_TEAM][PART_SEGMENTS][PASSES] = {};
+  __shared__ float partial[ROWS_PER_CTA][SEGMENTS][GROUPS];
+  const int tile = blockIdx.x;
+  float sum[SEGMENTS] = {};
 #pragma unroll
-    for (int segment = 0; segment < PART_SEGMENTS; ++segment)
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const int k = segment * SEGMENT + member * CHUNK;
+    const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
+    const int row = tile * ROWS_PER_CTA + team;
+    const Elements<CHUNK> weight =
+        load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE + k);
 #pragma unroll
-      for (int step = 0; step < STEPS; ++step)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const int chunk = step * LANES + pass * TEAM + member;
-          const int k = (first_segment + segment) * SEGMENT + chunk * CHUNK;
-          const Elements<CHUNK> input = load<ACTIVATION_BYTES, CHUNK>(y + k);
-#pragma unroll
-          for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-            const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-            const Elements<CHUNK> weight =
-                load_weights<BYTES, CHUNK>(down_weight + weight_row(rank, row) * STATE + k);
-#pragma unroll
-            for (int e = 0; e < CHUNK; ++e)
-              sum[i][segment][pass] =
-                  fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[i][segment][pass]);
-          }
-        }
+    for (int e = 0; e < CHUNK; ++e)
+      sum[segment] = fmaf(to_float(input.value[e]), to_float(weight.value[e]), sum[segment]);
+  }
 
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-      for (int segment = 0; segment < PART_SEGMENTS; ++segment)
-#pragma unroll
-        for (int pass = 0; pass < PASSES; ++pass) {
-          const float group_sum = butterfly_sum<GROUP>(sum[i][segment][pass]);
-          if (member % GROUP == 0) partial[i * TEAMS + team][segment][(pass * TEAM + member) / GROUP] = group_sum;
-        }
-    __syncthreads();
+  for (int segment = 0; segment < SEGMENTS; ++segment) {
+    const float group_sum = butterfly_sum<GROUP>(sum[segment]);
+    if (member % GROUP == 0) partial[team][segment][member / GROUP] = group_sum;
+  }
+  __syncthreads();
 
-    const int row = tile * ROWS_PER_CTA + threadIdx.x;
-    const bool finishes = threadIdx.x < ROWS_PER_CTA;
-    if (finishes) {
-      float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
+  const int own_row = tile * ROWS_PER_CTA + threadIdx.x;
+  const bool finishes = threadIdx.x < ROWS_PER_CTA;
+  if (finishes) {
+    float total = ordered_sum<GROUPS>(partial[threadIdx.x][0]);
 #pragma unroll
-      for (int segment = 1; segment < SEGMENTS; ++segment)
-        total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
-      const storage_t value = finished(row, total);
-      shard_out[row] = value;
-    }
+    for (int segment = 1; segment < SEGMENTS; ++segment) total = total + ordered_sum<GROUPS>(partial[threadIdx.x][segment]);
+    const storage_t value = finished(own_row, total);
+    shard_out[own_row] = value;
   }
   // No injection here; its places are filled all the same, because every word is sent in every generation.
   if (blockIdx.x == 0)
@@ -764,19 +633,17 @@ __device__ __forceinline__ value_t of_partner(value_t value, int distance) {
 // ---- gates: rows of up_weight times lora, tree [1, 32, 2] ----
 
 namespace up_mix {
-constexpr int SEGMENTS = 1, LANES = 32, CHUNK = 2;
-constexpr int SEGMENT = 320, STEPS = 5;
+constexpr int STEPS = 5, LANES = 32, CHUNK = 2;
 constexpr int ACTIVATION_BYTES = 4;
-constexpr int ROWS = 640, ROWS_PER_CTA = 8, TILES = 80;  // of a rank: a hidden coordinate
-constexpr int THREADS = 256, TEAM = 32, TEAMS = 8;
-constexpr int ROWS_PER_TEAM = 1, GATES = 4;  // gates of a row
-constexpr int BYTES = 16, WIDE = 4, STRIDE = LANES / WIDE;  // a load takes WIDE chunks, of as many lanes
-constexpr int BLOCKS = 1;  // such loads in a segment; what is left is loaded by chunks
-constexpr int CHUNK_BYTES = 4;
+// A row is a hidden coordinate of a rank, with 4 gates.
+constexpr int THREADS = 256, TEAM = 32, BYTES = 16;
+constexpr int ROWS_PER_CTA = 8;
+constexpr int GATES = 4;
+constexpr int WIDE = 4, STRIDE = LANES / WIDE;  // a load takes WIDE chunks, of as many lanes
 using chunk_t = unsigned int;
 
 // The chunks of one lane, in the order of its steps.
-struct Chunks { Elements<CHUNK> of[SEGMENTS][STEPS]; };
+struct Chunks { Elements<CHUNK> of[STEPS]; };
 
 // The lanes whose chunks lie in one load are STRIDE threads apart.
 __device__ __forceinline__ int lane_of(int member) { return member % STRIDE * WIDE + member / STRIDE; }
@@ -806,66 +673,45 @@ __device__ __forceinline__ float lane_sum(float value) {
   return value;
 }
 
-__device__ __forceinline__ int chunk_at(int step, int lane) { return step * LANES + lane; }
-
 __device__ __forceinline__ Chunks load_input(const storage_t* lora, int lane) {
   Chunks chunks;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-      chunks.of[segment][step] =
-          load<ACTIVATION_BYTES, CHUNK>(lora + segment * SEGMENT + chunk_at(step, lane) * CHUNK);
-    }
+  for (int step = 0; step < STEPS; ++step) {
+    const int k = (step * LANES + lane) * CHUNK;
+    chunks.of[step] = load<ACTIVATION_BYTES, CHUNK>(lora + k);
+  }
   return chunks;
 }
 
 // A row's chunks as they are loaded, before `to_lanes`: nothing here waits for a load.
 __device__ __forceinline__ Chunks load_row(const storage_t* row, int member) {
-  const int lane = lane_of(member);
   Chunks chunks;
+  const Elements<WIDE * CHUNK> loaded = load_weights<BYTES, WIDE * CHUNK>(
+      row + member * WIDE * CHUNK);
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) {
-      const Elements<WIDE * CHUNK> loaded = load_weights<BYTES, WIDE * CHUNK>(
-          row + segment * SEGMENT + (block * LANES + member) * WIDE * CHUNK);
-#pragma unroll
-      for (int i = 0; i < WIDE; ++i)
-        chunks.of[segment][block * WIDE + i] = reinterpret_cast<const Elements<CHUNK>*>(loaded.value)[i];
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int step = BLOCKS * WIDE; step < STEPS; ++step) {
-      chunks.of[segment][step] =
-          load_weights<CHUNK_BYTES, CHUNK>(row + segment * SEGMENT + chunk_at(step, lane) * CHUNK);
-    }
+  for (int i = 0; i < WIDE; ++i)
+    chunks.of[i] = reinterpret_cast<const Elements<CHUNK>*>(loaded.value)[i];
+  // What is left is loaded by chunks.
+  const int lane = lane_of(member);
+  const int k = (4 * LANES + lane) * CHUNK;
+  chunks.of[4] = load_weights<ACTIVATION_BYTES, CHUNK>(row + k);
   return chunks;
 }
 
 __device__ __forceinline__ void to_lanes(Chunks& row, int member) {
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
-#pragma unroll
-    for (int block = 0; block < BLOCKS; ++block) transpose(row.of[segment] + block * WIDE, member);
+  transpose(row.of, member);
 }
 
 // The logit of a gate; every thread of the team has it.
 __device__ __forceinline__ float logit(const Chunks& input, const Chunks& weight) {
-  float sum[SEGMENTS] = {};
+  float sum = 0.0f;
 #pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment)
+  for (int step = 0; step < STEPS; ++step) {
 #pragma unroll
-    for (int step = 0; step < STEPS; ++step) {
-#pragma unroll
-      for (int e = 0; e < CHUNK; ++e)
-        sum[segment] = fmaf(to_float(input.of[segment][step].value[e]), to_float(weight.of[segment][step].value[e]),
-                            sum[segment]);
-    }
-#pragma unroll
-  for (int segment = 0; segment < SEGMENTS; ++segment) sum[segment] = lane_sum(sum[segment]);
-  return ordered_sum<SEGMENTS>(sum);
+    for (int e = 0; e < CHUNK; ++e)
+      sum = fmaf(to_float(input.of[step].value[e]), to_float(weight.of[step].value[e]), sum);
+  }
+  return lane_sum(sum);
 }
 }  // namespace up_mix
 
@@ -884,35 +730,25 @@ hyper_connection_up_mix_hidden(const storage_t* __restrict__ lora, const storage
   mixed_out += blockIdx.y * RANK_HIDDEN;
   const int team = threadIdx.x / TEAM, member = threadIdx.x % TEAM;
   const Chunks input = load_input(lora, lane_of(member));
-  {
-    const int tile = blockIdx.x;
-    Chunks weight[ROWS_PER_TEAM][GATES];
+  const int tile = blockIdx.x;
+  Chunks weight[GATES];
 #pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-      for (int gate = 0; gate < GATES; ++gate) {
-        const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-        weight[i][gate] = load_row(up_weight + gate_row(rank, row, gate) * LOW_RANK, member);
-      }
-#pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i)
-#pragma unroll
-      for (int gate = 0; gate < GATES; ++gate) to_lanes(weight[i][gate], member);
-
-#pragma unroll
-    for (int i = 0; i < ROWS_PER_TEAM; ++i) {
-      const int row = tile * ROWS_PER_CTA + i * TEAMS + team;
-      const storage_t* const mixed_with = y + rank * RANK_HIDDEN + row;
-      float mixed = 0.0f;
-#pragma unroll
-      for (int branch = 0; branch < BRANCHES; ++branch)
-        // The gate is rounded although it never leaves a register.
-        mixed = fmaf(sigmoid(rounded(logit(input, weight[i][branch]))), to_float(mixed_with[branch * HIDDEN]),
-                     mixed);
-      const storage_t value = to_storage(over_branches(mixed));
-      if (member == 0) mixed_out[row] = value;
-    }
+  for (int gate = 0; gate < GATES; ++gate) {
+    weight[gate] = load_row(up_weight + gate_row(rank, tile * ROWS_PER_CTA + team, gate) * LOW_RANK, member);
   }
+#pragma unroll
+  for (int gate = 0; gate < GATES; ++gate)
+    to_lanes(weight[gate], member);
+  const int row = tile * ROWS_PER_CTA + team;
+  const storage_t* const mixed_with = y + rank * RANK_HIDDEN + row;
+  float mixed = 0.0f;
+#pragma unroll
+  for (int branch = 0; branch < BRANCHES; ++branch)
+    // The gate is rounded although it never leaves a register.
+    mixed = fmaf(sigmoid(rounded(logit(input, weight[branch]))), to_float(mixed_with[branch * HIDDEN]),
+                 mixed);
+  const storage_t value = to_storage(over_branches(mixed));
+  if (member == 0) mixed_out[row] = value;
 }
 
 // ---- exchange of the outputs: a thread takes one word of every rank ----

@@ -126,8 +126,8 @@ def test_every_barrier_of_the_other_odd_texts_is_needed(odd, label, name):
         ("total = total + groups[group]", "total = groups[group] + total * 1.0f + 0.0f * total"),
         ("sigmoid(rounded(total))", "sigmoid(total)"),  # the gate isn't rounded
         ("over_branches(rounded(total))", "over_branches(total)"),
-        ("fmaf(scaled, to_float(w.value[i]), scaled)", "scaled * rounded(1.0f + to_float(w.value[i]))"),
-        ("fmaf(value, value, square[segment])", "square[segment] + rounded(value * value)"),  # rounds early
+        ("fmaf(scaled, to_float(weight.value[i]), scaled)", "scaled * rounded(1.0f + to_float(weight.value[i]))"),
+        ("fmaf(value, value, square)", "square + rounded(value * value)"),  # rounds early
         ("fmaf(to_float(block.value[i]), scale, to_float(residual.value[i]))",
          "to_float(residual.value[i]) + rounded(to_float(block.value[i]) * scale)"),
     ],

@@ -165,7 +165,7 @@ def test_parts_that_all_finish_their_rows_race(group, small_exchanges):
         ("fused", ("member % STRIDE * WIDE + member / STRIDE", "member")),
         ("fused", ("upper ? low : high", "upper ? high : low")),
         ("fused_serial", ("sigmoid(rounded(logit", "sigmoid((logit")),
-        ("fused_serial", ("if (alive) push<DownExchange>(channels, call, row, value);", "")),
+        ("fused_serial", ("if (alive) push<DownExchange>(channels, call, own_row, value);", "")),
     ],
 )
 def test_a_changed_computation_is_found(group, name, edit):
