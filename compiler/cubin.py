@@ -1,4 +1,4 @@
-"""Cubins as CuPy hands them over, made whole again.
+"""Cubins as CuPy hands them over, made whole again, and digests of them.
 
 CuPy's `getCUBIN` strips a trailing NUL that a cubin doesn't have, so that its last byte is lost. The driver
 loads such a file nevertheless, but `nvdisasm` and `cuobjdump` call it an invalid ELF.
@@ -77,21 +77,116 @@ def machine_code_digest(cubin: bytes) -> str:
     Raises:
         CubinInvalid: not a 64-bit little-endian ELF.
     """
-    if not is_cubin(cubin) or len(cubin) < _HEADER.size:
-        raise CubinInvalid(f"{len(cubin)} bytes that don't start as a 64-bit ELF file aren't a cubin.")
-    header = _HEADER.unpack_from(cubin)
-    sections_at, flags, size, count, names_at = header[6], header[7], header[11], header[12], header[13]
-    sections = [_SECTION_HEADER.unpack_from(cubin, sections_at + index * size) for index in range(count)]
-    names = sections[names_at][4]
-    total = hashlib.sha256(struct.pack("<I", flags))  # the architecture
-    for name_at, kind, section_flags, _, offset, length, link, info, alignment, _ in sections:
-        begin = names + name_at
-        name = cubin[begin : cubin.index(b"\0", begin)]
+    elf = _Elf(cubin)
+    total = hashlib.sha256(struct.pack("<I", elf.flags))
+    for index, (_, kind, section_flags, _, _, length, link, info, alignment, _) in enumerate(elf.sections):
+        name = elf.names[index]
         if b"debug" in name or kind == _STRINGS:
             continue
-        content = b"" if kind == _NOBITS else cubin[offset : offset + length]
+        content = elf.content(index)
         if kind == _SYMBOLS:
             content = b"".join(content[at + 4 : at + 24] for at in range(0, length, 24))
         total.update(name + struct.pack("<IQQIIQ", kind, section_flags, length, link, info, alignment))
         total.update(hashlib.sha256(content).digest())
     return total.hexdigest()
+
+
+def kernel_code_digest(cubin: bytes) -> str:
+    """SHA-256 of the kernels of a cubin alone: instructions, their constants, shared memory and resources.
+
+    Data at namespace scope is left out: NVRTC keeps constants that no kernel reads. So equal digests prove equal code
+    only where `references_data` is false and no instruction reads constant bank 4, which holds its addresses.
+
+    Raises:
+        CubinInvalid: not a 64-bit little-endian ELF.
+    """
+    elf = _Elf(cubin)
+    total = hashlib.sha256(struct.pack("<I", elf.flags))
+    for name, index in sorted((name, index) for index, name in enumerate(elf.names)):
+        if name.startswith(_KERNEL_SECTIONS):
+            content = elf.content(index) + struct.pack("<Q", elf.sections[index][5])
+        elif name.startswith(b".nv.info"):
+            content = b"".join(sorted(_attributes(elf, elf.content(index))))
+        elif name.startswith(_RELOCATIONS):
+            content = b"".join(sorted(_relocations(elf, elf.content(index))))
+        else:
+            continue
+        total.update(name + hashlib.sha256(content).digest())
+    return total.hexdigest()
+
+
+def references_data(cubin: bytes) -> bool:
+    """Whether an instruction is relocated to data at namespace scope.
+
+    Raises:
+        CubinInvalid: not a 64-bit little-endian ELF.
+    """
+    elf = _Elf(cubin)
+    entries = (
+        entry
+        for index, name in enumerate(elf.names)
+        if name.startswith(_RELOCATIONS)
+        for entry in _relocations(elf, elf.content(index))
+    )
+    return any(b".nv.global" in entry or b".nv.constant4" in entry for entry in entries)
+
+
+_KERNEL_SECTIONS = (b".text.", b".nv.constant0", b".nv.constant2", b".nv.constant3", b".nv.shared")
+_RELOCATIONS = (b".rel.text.", b".rela.text.")
+_BY_SYMBOL = frozenset({0x0A, 0x11, 0x12, 0x23, 0x2F})
+"""Attributes of .nv.info whose value begins with the index of a symbol: constant bank, stack sizes, registers."""
+
+
+class _Elf:
+    """Sections and symbols of a cubin."""
+
+    def __init__(self, data: bytes) -> None:
+        if not is_cubin(data) or len(data) < _HEADER.size:
+            raise CubinInvalid(f"{len(data)} bytes that don't start as a 64-bit ELF file aren't a cubin.")
+        header = _HEADER.unpack_from(data)
+        at, size, count, names_at = header[6], header[11], header[12], header[13]
+        self.data, self.flags = data, header[7]
+        """`flags` state the architecture."""
+        self.sections = [_SECTION_HEADER.unpack_from(data, at + index * size) for index in range(count)]
+        names = self.sections[names_at][4]
+        self.names = [data[names + s[0] : data.index(b"\0", names + s[0])] for s in self.sections]
+
+    def content(self, index: int) -> bytes:
+        """The bytes of a section; empty where it takes no room in the file."""
+        _, kind, _, _, offset, length, *_ = self.sections[index]
+        return b"" if kind == _NOBITS else self.data[offset : offset + length]
+
+    def symbol(self, number: int) -> bytes:
+        """What a symbol stands for: section, value and size; its name may hold a digest of the text."""
+        table = next(index for index, section in enumerate(self.sections) if section[1] == _SYMBOLS)
+        entry = self.content(table)[24 * number : 24 * number + 24]
+        name_at, _, _, section, value, size = struct.unpack("<IBBHQQ", entry)
+        if section == 0 or section >= len(self.names):  # defined elsewhere: known by its name alone
+            strings = self.content(self.sections[table][6])
+            return strings[name_at : strings.index(b"\0", name_at)]
+        return self.names[section] + struct.pack("<QQ", value, size)
+
+
+def _attributes(elf: _Elf, content: bytes) -> list[bytes]:
+    """Entries of a section .nv.info, with symbols instead of their indexes."""
+    found, at = [], 0
+    while at + 4 <= len(content):
+        form, attribute, size = struct.unpack_from("<BBH", content, at)
+        at += 4
+        value = b""
+        if form == 4:  # so many bytes follow; else `size` is the value itself
+            value = content[at : at + size]
+            at += size
+            if attribute in _BY_SYMBOL:
+                value = elf.symbol(struct.unpack_from("<I", value)[0]) + value[4:]
+        found.append(struct.pack("<BBH", form, attribute, 0 if form == 4 else size) + value)
+    return found
+
+
+def _relocations(elf: _Elf, content: bytes) -> list[bytes]:
+    """Entries of a section of relocations (24 bytes with addends), with symbols instead of their indexes."""
+    found = []
+    for at in range(0, len(content), 24):
+        offset, kind, number, addend = struct.unpack_from("<QIIq", content, at)
+        found.append(struct.pack("<QIq", offset, kind, addend) + elf.symbol(number))
+    return found

@@ -44,6 +44,26 @@ def instruction_counts(cubin: bytes, arch: str) -> dict[str, Counter[str]] | Exp
     Raises:
         DisassemblyFailed: nvdisasm reports another error.
     """
+    text = _disassembled(cubin, arch, "-json")
+    return text if isinstance(text, ExpectationsSkipped) else _count(text)
+
+
+def reads_constant_bank(cubin: bytes, arch: str, bank: int) -> bool | ExpectationsSkipped:
+    """Whether an instruction of a cubin reads a constant bank.
+
+    Args:
+        cubin: whole (see `cubin.repair`).
+        arch: what it was compiled for.
+        bank: 4 holds addresses of data at namespace scope.
+
+    Raises:
+        DisassemblyFailed: nvdisasm reports an error.
+    """
+    text = _disassembled(cubin, arch, "--print-code")
+    return text if isinstance(text, ExpectationsSkipped) else f"c[{bank:#x}]" in text
+
+
+def _disassembled(cubin: bytes, arch: str, option: str) -> str | ExpectationsSkipped:
     nvdisasm = find_nvdisasm()
     if nvdisasm is None:
         return ExpectationsSkipped(
@@ -53,7 +73,7 @@ def instruction_counts(cubin: bytes, arch: str) -> dict[str, Counter[str]] | Exp
     with tempfile.TemporaryDirectory(prefix="kernwright-") as folder:
         path = Path(folder) / f"kernel.{arch}.cubin"
         path.write_bytes(cubin)
-        command = [str(nvdisasm), "-json", str(path)]
+        command = [str(nvdisasm), option, str(path)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode != 0 and _DEPRECATED in ran.stderr:
         return ExpectationsSkipped(
@@ -62,7 +82,7 @@ def instruction_counts(cubin: bytes, arch: str) -> dict[str, Counter[str]] | Exp
         )
     if ran.returncode != 0:
         raise DisassemblyFailed(f"{nvdisasm} can't read a cubin for {arch}. It says: {ran.stderr.strip()}")
-    return _count(ran.stdout)
+    return ran.stdout
 
 
 def remembered_counts(cubin: bytes, arch: str, folder: Path) -> dict[str, Counter[str]] | ExpectationsSkipped:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..compiler.cubin import machine_code_digest, repair
+from ..compiler.cubin import kernel_code_digest, machine_code_digest, references_data, repair
+from ..compiler.disassembly import reads_constant_bank
 from ..compiler.nvrtc import FLAGS, compile_program
 from ..compiler.toolchain import toolchain
 from ..generator.header import describe, describe_launches, header_of, statement
@@ -24,6 +25,10 @@ from ..ledger.stale import serving
 
 NAME = "manifest.json"
 BARE_FLAGS = tuple(flag for flag in FLAGS if flag != "-lineinfo")
+
+
+DATA_ADDRESSES = 4
+"""Constant bank that holds the addresses of data at namespace scope."""
 
 
 class FolderInvalid(ValueError):
@@ -117,7 +122,7 @@ class Prover:
     folder: OldFolder
     workloads: Mapping[tuple[str, str], GeneratedWorkload]
     """Today's, by spec and label."""
-    _compiled: dict[tuple[str, str], str] = field(default_factory=dict)
+    _compiled: dict[tuple[str, str], bytes] = field(default_factory=dict)
 
     def prove(
         self, spec: str, label: str, candidate: str, digests: Digests, device: str, nvrtc: str
@@ -156,15 +161,26 @@ class Prover:
                 f"the tokens of {candidate} changed, and machine code can't prove it: the record names NVRTC "
                 f"{nvrtc}, installed is {installed}"
             )
-        if self._machine_code(old.text, old.arch) != self._machine_code(source.text, source.arch):
+        then, now = (self._machine_code(text, old.arch) for text in (old.text, source.text))
+        if not _same_machine_code(then, now, old.arch):
             return f"the tokens of {candidate} changed, and so did its machine code for {old.arch}"
         return Proof("machine_code", source.code)
 
-    def _machine_code(self, text: str, arch: str) -> str:
+    def _machine_code(self, text: str, arch: str) -> bytes:
+        """The cubin of a text without line information."""
         if (text, arch) not in self._compiled:
             made = compile_program(text, file_name="proof.cu", arch=arch, kind="cubin", flags=BARE_FLAGS)
-            self._compiled[text, arch] = machine_code_digest(repair(made.data))
+            self._compiled[text, arch] = repair(made.data)
         return self._compiled[text, arch]
+
+
+def _same_machine_code(then: bytes, now: bytes, arch: str) -> bool:
+    """Whether two cubins run the same; data that no kernel reads may differ, if a disassembler can tell."""
+    if machine_code_digest(then) == machine_code_digest(now):
+        return True
+    if kernel_code_digest(then) != kernel_code_digest(now) or references_data(then):
+        return False
+    return reads_constant_bank(then, arch, DATA_ADDRESSES) is False
 
 
 def _beyond_tokens(workload: GeneratedWorkload, made: GeneratedCandidate, old: Old) -> str:

@@ -7,15 +7,23 @@ import kernwright
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernwright.compiler.cubin import CubinInvalid, is_cubin, machine_code_digest, repair
+from kernwright.compiler.cubin import (
+    CubinInvalid,
+    is_cubin,
+    kernel_code_digest,
+    machine_code_digest,
+    references_data,
+    repair,
+)
 from kernwright.compiler.disassembly import (
     DisassemblyFailed,
     ExpectationsSkipped,
     find_nvdisasm,
     instruction_counts,
+    reads_constant_bank,
     unmet,
 )
-from kernwright.compiler.nvrtc import compile_program
+from kernwright.compiler.nvrtc import FLAGS, compile_program
 
 COPY = """\
 extern "C" __global__ void copy16(const float4* a, float4* b) { b[threadIdx.x] = a[threadIdx.x]; }
@@ -107,3 +115,42 @@ def test_ptx_has_no_machine_code() -> None:
     assert not is_cubin(b".version 8.0")
     with pytest.raises(CubinInvalid, match="aren't a cubin"):
         machine_code_digest(b".version 8.0")
+
+
+UNREAD = "constexpr int STEPS = 3;\n"
+TABLE = """\
+__device__ float table[4] = {1, 2, 3, 4};
+extern "C" __global__ void look_up(const int* at, float* out) { out[threadIdx.x] = table[at[threadIdx.x]]; }
+"""
+
+
+def bare(text: str, arch: str = "sm_90") -> bytes:
+    flags = tuple(flag for flag in FLAGS if flag != "-lineinfo")
+    return repair(compile_program(text, file_name="a.cu", arch=arch, kind="cubin", flags=flags).data)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_a_constant_that_no_kernel_reads_is_no_code_of_a_kernel(arch: str) -> None:
+    plain, more = bare(COPY, arch), bare(UNREAD + COPY, arch)
+    assert machine_code_digest(plain) != machine_code_digest(more)
+    assert kernel_code_digest(plain) == kernel_code_digest(more)
+    assert not references_data(plain)
+
+
+def test_another_operation_launch_bound_or_shared_memory_is_other_code() -> None:
+    changed = (
+        COPY.replace("b[threadIdx.x] = a[threadIdx.x]; }\n", "b[threadIdx.x] = a[threadIdx.x + 1]; }\n"),
+        COPY.replace("__global__ void", "__global__ void __launch_bounds__(64)"),
+        COPY.replace("{ b[", "{ __shared__ float4 s[64]; s[threadIdx.x].x = b[0].x; __syncthreads(); b[", 1),
+    )
+    digests = {kernel_code_digest(bare(text)) for text in (COPY, *changed)}
+    assert len(digests) == 4
+
+
+@needs_nvdisasm
+def test_a_kernel_that_reads_data_at_namespace_scope_is_told() -> None:
+    """Its data isn't in the digest of kernels, so that digest proves nothing."""
+    one, other = bare(TABLE), bare(TABLE.replace("1, 2, 3, 4", "4, 3, 2, 1"))
+    assert machine_code_digest(one) != machine_code_digest(other)
+    assert references_data(one) or reads_constant_bank(one, "sm_90", 4) is True
+    assert reads_constant_bank(bare(COPY), "sm_90", 4) is False
