@@ -163,8 +163,9 @@ class _Elf:
         name_at, _, _, section, value, size = struct.unpack("<IBBHQQ", entry)
         if section == 0 or section >= len(self.names):  # defined elsewhere: known by its name alone
             strings = self.content(self.sections[table][6])
-            return strings[name_at : strings.index(b"\0", name_at)]
-        return self.names[section] + struct.pack("<QQ", value, size)
+            return bytes(strings[name_at : strings.index(b"\0", name_at)])
+        where: bytes = self.names[section]
+        return where + struct.pack("<QQ", value, size)
 
 
 def _attributes(elf: _Elf, content: bytes) -> list[bytes]:

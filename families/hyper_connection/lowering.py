@@ -13,6 +13,7 @@ from ...generator.lowering import Lowering, NotGenerated, ScheduleError, TreeSha
 from ...specs import CandidateSpec, RowTiling, WorkloadSpec
 from ...table import CtaRecord, Launch
 from .channel_layout import FIRST_NUMBER, HyperConnectionChannel, shards
+from .lowerings.gates import load_widths
 from .lowerings.hopper import lower_prefetched
 from .lowerings.limits import STATIC_SHARED_LIMIT, check_finishers, check_kept, check_norm, check_sums
 from .lowerings.rows import lower_rows
@@ -90,7 +91,7 @@ def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) 
         "per_branch": workload.norm_weight == "per_branch",
         "early_norm_weight": candidate.early_norm_weight,
         "l1_bypass": candidate.l1_bypass,
-        "load_widths": {shape.load_bytes for shape in (norm, down_tree, up_tree, *tilings.values())},
+        "load_widths": load_widths(norm, down_tree, up_tree, *tilings.values()),
         "norm": {**asdict(norm), "threads": norm_threads},
         "down_tree": down_tree,
         "up_tree": up_tree,

@@ -14,6 +14,11 @@ CHUNK_TYPES = {4: "unsigned int", 8: "unsigned long long"}
 """Types that a shuffle moves, by the bytes of a chunk."""
 
 
+def load_widths(*shapes: TreeShape | RowTiling) -> set[int]:
+    """Bytes of the words that trees and tilings load: what the text declares words for."""
+    return {shape.load_bytes for shape in shapes}
+
+
 def wide_loads(candidate: MatrixRoute, tiling: RowTiling, tree: TreeShape) -> dict[str, Any]:
     """Constants for loads of several chunks, which the lanes that they belong to exchange by shuffles.
 

@@ -15,7 +15,7 @@ from ....generator.lowering import Lowering, NotGenerated, ScheduleError, TreeSh
 from ....specs import RowTiling
 from ....table import Launch
 from ..spec import HyperConnectionWorkload, Replicated
-from .gates import check_gates, wide_loads
+from .gates import check_gates, load_widths, wide_loads
 from .limits import check_kept, check_norm
 
 BLOCK_TOKENS = 16
@@ -73,7 +73,7 @@ def lower_rows(workload: HyperConnectionWorkload, candidate: Replicated) -> Lowe
         "several_tokens": True,
         "stacked": "token",
         "unroll": UNROLL,
-        "load_widths": {shape.load_bytes for shape in (norm, down_tree, up_tree, *tilings.values())},
+        "load_widths": load_widths(norm, down_tree, up_tree, *tilings.values()),
         "norm": {**asdict(norm), "threads": norm_threads},
         "down_tree": down_tree,
         "up_tree": up_tree,

@@ -24,7 +24,7 @@ from ..channel_layout import (
     exchange_ctas,
 )
 from ..spec import FusedUpMixGather, GateSharded, HyperConnectionWorkload, Sharded
-from .gates import check_gates, wide_loads
+from .gates import check_gates, load_widths, wide_loads
 from .limits import check_finishers, check_kept, check_norm, check_sums
 
 
@@ -75,7 +75,7 @@ def lower_sharded(workload: HyperConnectionWorkload, candidate: Sharded) -> Lowe
         "largest_grid": LARGEST_GRID,
         "exchange_threads": EXCHANGE_THREADS,
         "channel": HyperConnectionChannel.of(workload),
-        "load_widths": {shape.load_bytes for shape in (norm, down_tree, up_tree, *tilings.values())},
+        "load_widths": load_widths(norm, down_tree, up_tree, *tilings.values()),
         "norm": {**asdict(norm), "threads": max(norm.lanes, 32)},
         "down_tree": down_tree,
         "up_tree": up_tree,
