@@ -52,9 +52,9 @@ wheels:
 	  -c constraints.txt -d wheels \
 	  annotated-types platformdirs pydantic pydantic-core tomlkit typing-extensions typing-inspection
 
-# Every cubin, and PTX of the sm_70 builds, as a bundle.
+# For a Hopper machine: its cubins, and PTX of the sm_70 builds, as a bundle.
 artifacts: install
-	$(BIN)/kernwright bundle --ptx sm_70 -o artifacts
+	$(BIN)/kernwright bundle --arch sm_70 --arch sm_90 --ptx sm_70 -o artifacts
 
 # On a machine with a GPU, with its own Python: nothing is installed into it, nothing is downloaded. Each part can be
 # run alone; what needs several GPUs says so and does nothing where there is one.
