@@ -174,7 +174,7 @@ def _text(
 def _file_names(
     candidate: str, workloads: Sequence[WorkloadSpec], groups: Sequence[Sequence[WorkloadSpec]]
 ) -> list[str]:
-    """A file name without suffix for each group of workloads: `one_stage`, or `one_stage.bf16-tp2`.
+    """A file name without suffix for each group of workloads: `wide`, or `wide.bf16-tp2`.
 
     Where a candidate has several texts, a name adds what a group's labels share and the others' don't all.
     """

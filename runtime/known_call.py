@@ -24,7 +24,7 @@ Facts = tuple[type, tuple[int, ...], "torch.dtype", "torch.device"]
 """Type (so that a FakeTensor is never taken for a tensor), shape, dtype and device."""
 
 MAX_APART = 4096
-"""Sets of addresses that are remembered as apart; a decoder's step has a hundred, and they come again."""
+"""Sets of addresses that are remembered as apart; a step of a model has a hundred, and they come again."""
 
 MAX_RECORDED = 32
 """How often a call's tensors are recorded anew. In inference mode tensors have other dispatch keys than out of it, so

@@ -1,8 +1,7 @@
 """The operators of torch of an op, made from its declaration: two for each kind.
 
-torch.ops.kernwright.hyper_connection_boundary(residual, ..., *, eps=1e-06, ..., policy=None, comm=None)
-    -> (x, block_input, injection_out)
-torch.ops.kernwright.hyper_connection_boundary.out(residual, ..., *, ..., x, block_input, injection_out) -> ()
+torch.ops.kernwright.<op>_<kind>(inputs, ..., *, options, ..., policy=None, comm=None) -> outputs
+torch.ops.kernwright.<op>_<kind>.out(inputs, ..., *, options, ..., outputs, ...) -> ()
 """
 
 from __future__ import annotations

@@ -36,11 +36,21 @@ COMMON = frozenset(
 LINES = frozenset({"row", "rows"})
 """Of a printed table and of a matrix too: they tell of a family in these packages alone."""
 LINES_IN = ("emulator", "runtime", "table")
+LEXICAL = {"token", "tokens"}
+"""Of C++: what a digest of code is made of."""
 ALLOWED = {
+    "commands/evidence.py": LEXICAL,
+    "compiler/cubin.py": {"addends"},  # of relocations
     "emulator/build.py": {"branch"},  # of a preprocessor's #else
     "emulator/text.py": {"row"},  # of the name of a PTX instruction
     "evidence/oracle/dtypes.py": {"payloads"},  # the bits of a NaN
     "evidence/oracle/fma.py": {"payload"},  # the bits of a NaN
+    "evidence/proof.py": LEXICAL,
+    "evidence/rekey.py": LEXICAL,
+    "generator/identity.py": LEXICAL,
+    "generator/sources.py": LEXICAL,
+    "generator/tokens.py": LEXICAL,
+    "ledger/record.py": LEXICAL,
     "runtime/adapters.py": {"tokens"},  # what engines' capture sizes count
     "runtime/policy.py": {"token"},  # of a context variable
     "specs/spec.py": {"gemm"},  # a library's, as an example of a control
@@ -100,7 +110,9 @@ def test_the_packages_are_all_that_are_general() -> None:
 @pytest.mark.parametrize("file", general_files())
 def test_a_general_module_has_no_word_of_a_family(file: str) -> None:
     found = found_in(file, (CHECKOUT / file).read_text(encoding="utf-8"))
-    assert set(found) == ALLOWED.get(file, set()), found
+    allowed = ALLOWED.get(file, set())
+    assert set(found) <= allowed, found
+    assert found or not allowed, "the allow list names this file without need"
 
 
 @pytest.mark.parametrize(
