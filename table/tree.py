@@ -1,4 +1,4 @@
-"""How many lanes a reduction tree may have (numerics, section 2)."""
+"""How many lanes a reduction tree may have (docs/numerics.md#reduction-trees)."""
 
 from __future__ import annotations
 

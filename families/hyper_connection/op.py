@@ -3,7 +3,7 @@
     (x, block_input, injection_out) = hyper_connection(
         residual, block, injection, norm_weight, down_weight, up_weight, kind="boundary", eps=1e-6)
 
-Shapes, kinds and arithmetic: contract of the family, sections 1 and 2.
+Shapes, kinds and arithmetic: docs/hyper_connection.md#tensors.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class HyperConnection(Op):
         kind: str,  # noqa: ARG002
         options: HyperConnectionOptions,
     ) -> dict[str, FieldValue]:
-        """The workload fields of a call (contract of the family, sections 1 and 2)."""
+        """The workload fields of a call (docs/hyper_connection.md#tensors)."""
         residual, up_weight, norm = given["residual"], given.get("up_weight"), given.get("norm_weight")
         if residual.ndim != 2:
             raise ValueError(

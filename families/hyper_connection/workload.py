@@ -97,7 +97,7 @@ class HyperConnectionWorkload(WorkloadSpec):
         }
 
     def trees(self) -> dict[str, TreeSpec]:
-        """Give the trees of `norm`, `down` and `up`; defaults as in numerics section 2."""
+        """Give the trees of `norm`, `down` and `up`; defaults as in docs/numerics.md#reduction-trees."""
         defaults = default_trees(self.branches, self.hidden, self.low_rank)
         return {name: getattr(self.tree, name) or TreeSpec(*tree) for name, tree in defaults.items()}
 
