@@ -9,7 +9,10 @@ CHUNK = 8
 
 
 def default_trees(branches: int, hidden: int, low_rank: int) -> dict[str, Tree]:
-    """The trees of `norm`, `down` and `up` (docs/numerics.md#reduction-trees); chunks of one element where 8 (2) doesn't fit."""
+    """The trees of `norm`, `down` and `up`; chunks of one element where 8 (2) doesn't fit.
+
+    Source: docs/numerics.md#reduction-trees.
+    """
     chunk = CHUNK if hidden % CHUNK == 0 else 1
     lanes = default_lanes(hidden // chunk)
     return {
