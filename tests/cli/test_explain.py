@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernwright.table import FORMAT
 
 FP16 = "fp16-hc4-h2560-n1-r320-tp1"
 BF16 = "bf16-hc4-h2560-n1-r320-tp1"
@@ -239,11 +240,11 @@ def test_before_generating_after_another_version_and_after_damage(run: Any, smal
     assert (found.status, found.err) == (2, f"{path} doesn't exist; run `kernwright generate` first\n")
     run("generate", cwd=small)
     text = path.read_text(encoding="utf-8")
-    path.write_text(text.replace("format=3", "format=7"), encoding="utf-8")
+    path.write_text(text.replace(f"format={FORMAT}", "format=99"), encoding="utf-8")
     found = run("explain", "hc2", cwd=small)
     assert found.status == 2
     assert found.err.startswith(
-        f"{path}: the dispatch module has format version 7; this runtime reads version 3"
+        f"{path}: the dispatch module has format version 99; this runtime reads version {FORMAT}"
     )
     path.write_text(text[:-10], encoding="utf-8")
     found = run("explain", "hc2", cwd=small)

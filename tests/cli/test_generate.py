@@ -34,8 +34,8 @@ def test_check_fails_with_a_diff_before_and_passes_after(run: Any, small: Path) 
     edit(small / "specs" / "small.toml", "load_bytes = 16", "load_bytes = 8")
     changed = run("generate", "--check", cwd=small)
     assert changed.status == 1
-    assert "\n-constexpr int BYTES = 16;" in changed.out
-    assert "\n+constexpr int BYTES = 8;" in changed.out
+    assert "\n-constexpr int THREADS = 256, TEAM = 32, TEAMS = 8, BYTES = 16;" in changed.out
+    assert "\n+constexpr int THREADS = 256, TEAM = 32, TEAMS = 8, BYTES = 8;" in changed.out
     assert {line for line in changed.out.splitlines() if line.startswith("+++ ")} == {
         "+++ wanted/generated/hyper_connection/small/wide.cu",
         "+++ wanted/generated/dispatch.py",
