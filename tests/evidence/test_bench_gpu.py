@@ -89,7 +89,8 @@ def test_planted_candidates(planted, device, tmp_path):
     assert check([RecordFile(record_name(record), record) for record in result.records]) == []
 
 
-def test_twenty_times_the_same(planted, device, figures):
+@pytest.mark.parametrize("times", [5, pytest.param(20, marks=pytest.mark.long)])
+def test_the_control_against_itself(planted, device, figures, times):
     """The control against its twin never shows a difference."""
     work = planted.table.workloads[0]
     here = current(device)
@@ -101,14 +102,14 @@ def test_twenty_times_the_same(planted, device, figures):
         graphs.append(capture(lambda plan=plan: chain.run(plan)))
     verdicts, gains = [], []
     with monitor(device) as watch:
-        for _ in range(20):
+        for _ in range(times):
             groups = paired(*graphs, watch, Pace(groups=11, replays=10, most=22))
             timing = Timing(scope="chain", calls=chain.calls, replays=10, groups=groups)
             judged = judge(EXACT, timing, Rule(), is_control=False)
             verdicts.append(judged.verdict)
             gains.append(judged.gain)
-    figures["gain of the control over itself, 20 runs"] = gains
-    assert verdicts == ["no_difference"] * 20
+    figures[f"gain of the control over itself, {times} runs"] = gains
+    assert verdicts == ["no_difference"] * times
 
 
 def test_a_second_process_makes_groups_invalid(planted, device):

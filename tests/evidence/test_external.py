@@ -88,7 +88,7 @@ def test_anything_else_is_a_sentence(text):
         parse(text)
     assert str(raised.value) == (
         f'"{text}" names neither a function (module:function) nor a kernel (file.cu:symbol:GRID:BLOCK[:SHARED], '
-        f"e.g. ours.cu:boundary:324:256)"
+        f"e.g. ours.cu:my_kernel:324:256)"
     )
 
 

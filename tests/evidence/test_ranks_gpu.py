@@ -49,8 +49,16 @@ def job(root, *words, ranks=2):
     )
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-@pytest.mark.parametrize("dtype", DTYPES)
+SHORT = tuple(zip(DTYPES, (2, 4, 8), strict=True))
+"""Each dtype and each number of ranks once; the other pairs take minutes together."""
+PAIRS = [
+    pytest.param(dtype, ranks, marks=() if (dtype, ranks) in SHORT else pytest.mark.long)
+    for dtype in DTYPES
+    for ranks in (2, 4, 8)
+]
+
+
+@pytest.mark.parametrize(("dtype", "ranks"), PAIRS)
 def test_local_ranks_of_the_miniature(mini, monkeypatch, dtype, ranks):
     """All cases, every candidate: three CTAs a rank fit on any GPU, so nothing may be skipped."""
     monkeypatch.chdir(mini)
