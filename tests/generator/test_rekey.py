@@ -18,7 +18,8 @@ from kernwright.ledger import check, read_records, stale
 from .test_records import ledger, made, table
 from .test_records import put as put_record
 
-SUM = "total = total + groups[group];"
+SIGMOID = "return divide(1.0f, 1.0f + exponential(-x)); }"
+SAME = "return divide(1.0f, (1.0f + (exponential(-x)))); }"
 
 
 def put(lab: Any, **changes: Any) -> Path:
@@ -39,10 +40,10 @@ def put(lab: Any, **changes: Any) -> Path:
     return put_record(lab, **(facts | changes))
 
 
-def edit_sum(lab: Any, new: str, old: str = SUM) -> None:
+def edit(lab: Any, new: str, old: str = SIGMOID) -> None:
     """Change a line of a prelude that every candidate contains."""
-    path = lab.root / "templates" / "prelude" / "reduction.cuh.j2"
-    text = (TEMPLATES / "prelude" / "reduction.cuh.j2").read_text(encoding="utf-8")
+    path = lab.root / "templates" / "prelude" / "arithmetic.cuh.j2"
+    text = (TEMPLATES / "prelude" / "arithmetic.cuh.j2").read_text(encoding="utf-8")
     assert text.count(old) == 1
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text.replace(old, new), encoding="utf-8")
@@ -67,12 +68,12 @@ def outcome(lab: Any, folder: Path) -> Rekeying:
 
 
 def test_a_changed_comment_needs_no_proof(lab: Any, then: Path) -> None:
-    edit_sum(lab, f"{SUM}  // in order")
+    edit(lab, f"{SIGMOID}  // as documented")
     assert outcome(lab, then).outcome == "current"
 
 
 def test_equal_machine_code_is_a_proof(lab: Any, then: Path) -> None:
-    edit_sum(lab, "total = (total + (groups[group]));")
+    edit(lab, SAME)
     assert table(lab) == [("strided", "invalid", None, True)]
     (before,) = read_records(ledger(lab))
     assert outcome(lab, then).outcome == "machine_code"
@@ -89,7 +90,7 @@ def test_equal_machine_code_is_a_proof(lab: Any, then: Path) -> None:
 
 def test_other_machine_code_is_none(lab: Any, then: Path) -> None:
     before = read_records(ledger(lab))
-    edit_sum(lab, "value = value - __shfl", "value = value + __shfl")
+    edit(lab, "return divide(1.0f, 2.0f + exponential(-x)); }")
     found = outcome(lab, then)
     assert (found.outcome, found.reason) == (
         "stale",
@@ -117,7 +118,7 @@ def test_another_compiler_proves_nothing(lab: Any, then: Path) -> None:
     (path,) = ledger(lab).rglob("*.json")
     path.unlink()
     put(lab, toolkit=made(lab).toolkit)
-    edit_sum(lab, "total = (total + (groups[group]));")
+    edit(lab, SAME)
     assert "the record names NVRTC 1.0, installed is" in outcome(lab, then).reason
 
 
@@ -131,12 +132,12 @@ def test_a_folder_that_isnt_one_is_a_sentence(lab: Any, then: Path, tmp_path: Pa
 def test_an_edited_text_of_then_proves_nothing(lab: Any, then: Path) -> None:
     for path in then.rglob("*.cu"):
         path.write_text(path.read_text(encoding="utf-8") + "// more\n", encoding="utf-8")
-    edit_sum(lab, "total = (total + (groups[group]));")
+    edit(lab, SAME)
     assert outcome(lab, then).reason.endswith("isn't the text that its manifest lists")
 
 
 def test_an_interrupt_loses_nothing(lab: Any, then: Path, monkeypatch: Any) -> None:
-    edit_sum(lab, "total = (total + (groups[group]));")
+    edit(lab, SAME)
     before = [file.record.timing for file in read_records(ledger(lab))]
 
     def interrupted(*_: Any) -> None:
