@@ -48,9 +48,7 @@ def test_a_text_reads_by_itself(generate):
     _, entries = generate(SPECS[1])
     text = entries[0].candidates[0].sources[-1].text
     head = text.splitlines()[:4]
-    assert (
-        head[0] == "// all_reduce fp16-w7168-b4to29360128-tp2, candidate one_stage (route one_stage), sm_90"
-    )
+    assert head[0] == "// all_reduce all_reduce_7168, candidate one_stage (route one_stage)"
     assert head[2] == "// schedule: ctas = 64, threads = 512, word_bytes = 16, loads_in_flight = 4"
     assert "trees" not in text
     assert "{{" not in text
