@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast, get_args
 
 from ...table import Table
+from ..errors import first_line
 from .agreement import agree, exchange, obstacle, statement
 from .channel import Channel, ChannelPlan, channel_plans
 from .memory import MAKERS, Backend
@@ -98,7 +99,7 @@ class GroupCommunicator(ChannelOwner):
                 memory = shared.own.view(1, plan.size)
                 self._channels[plan.name] = Channel(plan, memory, shared.addresses, self.rank, shared.close)
         except Exception as error:  # what each backend raises where it can't work is its own
-            return (str(error).strip() or type(error).__name__).splitlines()[0]
+            return first_line(error)
         return None
 
     def absence(self, channel: str) -> str | None:
