@@ -102,35 +102,18 @@ class GroupCommunicator(ChannelOwner):
             return first_line(error)
         return None
 
-    def absence(self, channel: str) -> str | None:
-        """Why a channel isn't there, in a sentence; None where nothing stood in the way of opening it."""
-        return None if channel in self._channels else self._absence
-
-    def reset(self) -> None:
-        """Make the channels as new, after an error; collective, and waits for all work on the device."""
-        import torch
-
-        if self._channels:
-            torch.cuda.synchronize(self.device)
-            torch.distributed.barrier(self.group)  # no kernel of any rank is on the channels now
-            for channel in self._channels.values():
-                channel.clear()
-            torch.cuda.synchronize(self.device)
-            torch.distributed.barrier(self.group)  # and none begins before all are clear
-        self.generation += 1
-
     def close(self) -> None:
-        """Give the channels' memory back; collective. Graphs that use them can't be replayed any more."""
+        """Give the channels' memory back; see `ChannelOwner.close`."""
+        if self._channels:
+            super().close()
+            self._absence = "the communicator is closed; make a new one"
+
+    def _settle(self) -> None:
         import torch
 
         if self._channels:
             torch.cuda.synchronize(self.device)
             torch.distributed.barrier(self.group)
-            for channel in self._channels.values():
-                channel.close()
-            self._channels.clear()
-            self._absence = "the communicator is closed; make a new one"
-            self.generation += 1
 
     def __enter__(self) -> GroupCommunicator:
         """Itself; closed at the end of the block."""
