@@ -62,17 +62,17 @@ class Dispatch:
         """Hold the table; nothing is loaded or compiled before it is needed."""
         self.table = table
         self.statistics = Statistics()
-        self._operators: dict[str, Operator] = {}
+        self.operators: dict[str, Operator] = {}
         self._unusable: dict[LoadKey, str] = {}
         self.traced = traced.Namespace(self)
 
     def register(self, operator: Operator) -> None:
         """Register an op, so that `explain`, `plan_named` and `warm_up` find it by name."""
-        self._operators[operator.family] = operator
+        self.operators[operator.family] = operator
 
     def operator(self, family: str) -> Operator | None:
         """The op of a family, where the dispatch module has it."""
-        return self._operators.get(family)
+        return self.operators.get(family)
 
     def set_aside(self, selection: Selection, reason: str) -> None:
         """Leave the chosen build, which doesn't load on its device, out of later decisions."""
@@ -103,8 +103,8 @@ class Dispatch:
     def fingerprint(self) -> str:
         """64 hexadecimal digits that change with anything that decides what a call runs; see `fingerprint`."""
         installed = {
-            family: operator.state()  # type: ignore[attr-defined]
-            for family, operator in self._operators.items()
+            family: operator.state()
+            for family, operator in self.operators.items()
             if hasattr(operator, "state")
         }
         return fingerprint(self.table, policies.current(), policies.strict(), installed)
@@ -236,12 +236,7 @@ class Dispatch:
     ) -> Explanation:
         """As `explain`, for a shape without tensors, on a device that may be imagined (`"sm_70"`).
 
-        Args:
-            family: whose op.
-            fields: of a workload, each with one value.
-            device: where.
-            kind: of the op; by default the first that the table states.
-            policy, comm, exact: as in a call.
+        `fields` are those of a workload, each with one value; `kind` is by default the first that the table states.
 
         Raises:
             ValueError: an unknown family, kind, policy or architecture, or a field that isn't one value.
@@ -368,13 +363,8 @@ class Dispatch:
                         explanations.append(Explanation.of(selection))
         return tuple(explanations)
 
-    @property
-    def operators(self) -> tuple[Operator, ...]:
-        """The ops that are known."""
-        return tuple(self._operators.values())
-
     def _operator(self, family: str) -> Operator:
-        return _member(self._operators, family, "op", "this dispatch module")
+        return _member(self.operators, family, "op", "this dispatch module")
 
     def _workload(self, name: str) -> Workload:
         found = [work for work in self.table.workloads if name in (work.name, work.label, work.spec)]

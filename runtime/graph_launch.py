@@ -43,11 +43,7 @@ class KernelNode(ctypes.Structure):
 
 @cache
 def enabled() -> bool:
-    """Whether `KERNWRIGHT_GRAPH_LAUNCH` isn't 0; read once.
-
-    Raises:
-        InvalidSetting: the variable is neither 0 nor 1.
-    """
+    """Whether `KERNWRIGHT_GRAPH_LAUNCH` isn't 0; read once, by `switch`."""
     return switch(VARIABLE, default=True)
 
 

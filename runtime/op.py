@@ -245,12 +245,8 @@ class Op(CallReader):
         return self._dispatch.table
 
     def communicator(self, name: str | None) -> Any:
-        """The communicator that graphs know by `name`; None for None.
-
-        Raises:
-            ValueError: it isn't known here.
-        """
-        return None if name is None else self._dispatch.traced.communicator(name)
+        """The communicator that graphs know by `name`; errors as `traced.Namespace.communicator`."""
+        return self._dispatch.traced.communicator(name)
 
     def torch_operators(self) -> tuple[TorchOperator, ...]:
         """The op's `torch.library` operators: two for each kind, of which one writes into given tensors."""

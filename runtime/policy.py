@@ -75,9 +75,5 @@ def default() -> Policy:
 
 @cache
 def strict() -> bool:
-    """Whether an unsupported call raises instead of falling back (`KERNWRIGHT_STRICT=1`); read once.
-
-    Raises:
-        InvalidSetting: the variable is neither 0 nor 1.
-    """
+    """Whether an unsupported call raises instead of falling back (`KERNWRIGHT_STRICT=1`); read once, by `switch`."""
     return switch(STRICT_VARIABLE, default=False)

@@ -46,7 +46,7 @@ class Namespace:
             )
         chosen = name or self.expected_name
         operators: list[TorchOperator] = []
-        for op in self.dispatch.operators:
+        for op in self.dispatch.operators.values():
             described = getattr(op, "torch_operators", None)  # a family of one's own may have none
             operators += described() if described is not None else ()
         found = register(chosen, self.dispatch.table, operators)

@@ -116,11 +116,9 @@ class GroupCommunicator(ChannelOwner):
             torch.distributed.barrier(self.group)
 
     def __enter__(self) -> GroupCommunicator:
-        """Itself; closed at the end of the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
 
