@@ -15,7 +15,7 @@ CALL = """
 import torch
 from generated import dispatch
 from kernwright.families.hyper_connection.op import HyperConnection
-assert isinstance(dispatch.hyper_connection, Op)
+assert isinstance(dispatch.hyper_connection, HyperConnection)
 generator = torch.Generator().manual_seed(1)
 def normal(*shape, scale=1.0):
     return (torch.randn(*shape, generator=generator) * scale).to(torch.float16)
