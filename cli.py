@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -203,7 +204,7 @@ def doctor(json: Json = False) -> None:
 
     findings = examine()
     if json:
-        console.print_json([finding.to_json() for finding in findings])
+        console.print_json([asdict(finding) for finding in findings])
     else:
         rows = [(finding.what, finding.status, finding.found, finding.remedy) for finding in findings]
         console.print_table("This machine", ("what", "status", "found", "remedy"), rows)

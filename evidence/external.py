@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from ..compiler.compile import compile_source
@@ -18,8 +19,6 @@ from ..compiler.nvrtc import CompileFailed
 from ..compiler.resources import LogUnreadable
 from ..runtime.current import current_stream
 from ..runtime.device import Device
-from ..runtime.loader import Function
-from ..runtime.plan import RawStream
 from ..runtime.request import Signature
 
 if TYPE_CHECKING:
@@ -114,9 +113,8 @@ def _kernel(kernel: ExternalKernel, signature: Signature, device: Device) -> Cal
         results = [torch.empty(shape, dtype=dtype, device=inputs[0].device) for shape, dtype in outputs]
         pointers = [tensor.data_ptr() for tensor in (*inputs, *results)]
         assert device.index is not None
-        function(
-            kernel.grid, kernel.block, pointers, kernel.shared_bytes, RawStream(current_stream(device.index))
-        )
+        stream = SimpleNamespace(ptr=current_stream(device.index))
+        function(kernel.grid, kernel.block, pointers, kernel.shared_bytes, stream)
         return results
 
     return run
@@ -152,7 +150,7 @@ def compiled(source: str, file_name: str, symbol: str, arch: str) -> Artifact:
     return artifact
 
 
-def load_kernel(source: str, file_name: str, symbol: str, device: Device) -> Function:
+def load_kernel(source: str, file_name: str, symbol: str, device: Device) -> Callable[..., None]:
     """Compile a source for a GPU that is here, and load one of its kernels.
 
     Raises:
@@ -166,7 +164,7 @@ def load_kernel(source: str, file_name: str, symbol: str, device: Device) -> Fun
     module: Any = cupy.cuda.function.Module()
     with cupy.cuda.Device(device.index):
         module.load(artifact.data)
-    return cast(Function, module.get_function(symbol))
+    return cast("Callable[..., None]", module.get_function(symbol))
 
 
 def _listed(tensors: Sequence[tuple[tuple[int, ...], str]]) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from ..runtime.current import current_stream
 from ..runtime.device import current
-from ..runtime.plan import RawStream
 from .external import load_kernel
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def reader(size: int, device: torch.device) -> Callable[[], None]:
 
     def read() -> None:
         assert here.index is not None
-        function(grid, (THREADS, 1, 1), arguments, 0, RawStream(current_stream(here.index)))
+        function(grid, (THREADS, 1, 1), arguments, 0, SimpleNamespace(ptr=current_stream(here.index)))
 
     read.keeps = (block, sink)  # type: ignore[attr-defined]  # the kernel holds their addresses, not them
     return read

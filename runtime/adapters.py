@@ -58,9 +58,8 @@ def capture_sizes(source: Any) -> tuple[int, ...]:
         TypeError: it has no such list.
         ValueError: a size isn't a number above 0.
     """
-    sizes = (
-        source if _is_list(source) else next((found for found in map(_at(source), SIZE_PATHS) if found), None)
-    )
+    held = (_at(source, path) for path in SIZE_PATHS)
+    sizes = source if _is_list(source) else next((found for found in held if found), None)
     if sizes is None:
         raise TypeError(
             f"a {type(source).__name__} has no list of capture sizes that is known here (or it isn't filled in yet); "
@@ -76,11 +75,7 @@ def _is_list(source: Any) -> bool:
     return isinstance(source, Iterable) and not isinstance(source, str | bytes | dict)
 
 
-def _at(source: Any) -> Any:
-    def follow(path: tuple[str, ...]) -> Any:
-        found = source
-        for name in path:
-            found = getattr(found, name, None)
-        return list(found) if found is not None and _is_list(found) else None
-
-    return follow
+def _at(source: Any, path: tuple[str, ...]) -> Any:
+    for name in path:
+        source = getattr(source, name, None)
+    return list(source) if _is_list(source) else None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .communicator import Communicator
+from .errors import not_allowed
 from .plain import described, is_plain
 
 if TYPE_CHECKING:
     import torch
 
-    from .call_options import CallOptions
     from .declaration import Kind
     from .request import Signature
 
@@ -24,11 +23,7 @@ def checked_kind(kind: str, kinds: Mapping[str, Kind]) -> Kind:
     """
     if isinstance(kind, str) and kind in kinds:
         return kinds[kind]
-    import difflib  # only a mistake needs it, and every import of the package would pay for it
-
-    nearest = difflib.get_close_matches(str(kind), kinds, 1)
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
-    raise ValueError(f"kind is {kind!r}; allowed are {', '.join(kinds)}{hint}")
+    raise ValueError(not_allowed("kind", kind, kinds))
 
 
 def check_presence(name: str, value: object, wanted: bool, kind: str, called: str) -> None:
@@ -57,25 +52,6 @@ def check_plain(value: torch.Tensor | None, called: str) -> None:
         raise TypeError(
             f"{called} is {described(value)} of layout {value.layout}; only a strided torch.Tensor or Parameter "
             "has memory that kernels can read: pass the plain tensor behind it"
-        )
-
-
-def check_options(options: CallOptions, family: str) -> None:
-    """Check the options that every op has.
-
-    Raises:
-        ValueError, TypeError: the communicator is none, or has several ranks here.
-    """
-    comm = options.comm
-    if comm is not None and not (isinstance(comm, Communicator) and isinstance(comm, Hashable)):
-        raise TypeError(
-            f"comm is {described(comm)}; it must be None or a communicator: hashable, with rank, world_size, "
-            "layout_version, capabilities and owns()"
-        )
-    if getattr(comm, "local_ranks", 1) > 1:
-        raise ValueError(
-            f"comm has several ranks in this process, and {family} takes the tensors of one; call it in a "
-            "process a rank, with communicator() of the dispatch module"
         )
 
 
@@ -113,15 +89,14 @@ def check_dtypes_and_devices(
 
 def layout_problems(tensors: Mapping[str, torch.Tensor], alignment: int) -> tuple[str, ...]:
     """Tensors that kernels can't take as they lie in memory, a sentence each; torch takes them all."""
-    return tuple(_layout_problems(tensors, alignment))
-
-
-def _layout_problems(tensors: Mapping[str, torch.Tensor], alignment: int) -> Iterator[str]:
+    found = []
     for name, tensor in tensors.items():
         if not tensor.is_contiguous():
-            yield f"{name} is not contiguous: strides {tuple(tensor.stride())} of shape {tuple(tensor.shape)}"
+            strides, shape = tuple(tensor.stride()), tuple(tensor.shape)
+            found.append(f"{name} is not contiguous: strides {strides} of shape {shape}")
         elif tensor.data_ptr() % alignment:
-            yield f"{name} starts at an address that is not a multiple of {alignment} bytes"
+            found.append(f"{name} starts at an address that is not a multiple of {alignment} bytes")
+    return tuple(found)
 
 
 def check_out(

@@ -38,9 +38,8 @@ SCHEMA_TYPES: Mapping[str, str] = {
 
 def option_defaults(options: type[CallOptions]) -> dict[str, object]:
     """Every option with its default, in the order in which calls carry them; None where one is required."""
-    return {
-        option.name: None if option.default is MISSING else option.default for option in _ordered(options)
-    }
+    named = {option.name: option.default for option in _ordered(options)}
+    return {name: None if default is MISSING else default for name, default in named.items()}
 
 
 def options_schema(options: type[CallOptions]) -> str:
@@ -51,7 +50,7 @@ def options_schema(options: type[CallOptions]) -> str:
     """
     ordered = sorted(
         _ordered(options), key=lambda option: option.default is not MISSING
-    )  # required ones come first
+    )  # required ones first
     return ", ".join(["*", *map(_in_schema, ordered)])
 
 

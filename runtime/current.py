@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,42 +13,38 @@ if TYPE_CHECKING:
 Allocate = Callable[[tuple[int, ...], tuple[int, ...], Any], "torch.Tensor"]
 """Shape, strides and dtype to a tensor without values, on the current device."""
 
-_torch: Any = None
-"""torch, once something needed it: an import statement in every call is expensive."""
 
-
-def _load_torch() -> Any:
-    global _torch
+@cache
+def _torch() -> Any:
+    """torch, once something needs it: an import statement in every call is expensive."""
     import torch
 
-    _torch = torch
     return torch
 
 
 def current_stream(index: int) -> int:
     """Handle of torch's current stream on device `index`."""
-    # The raw handle costs a tenth of torch.cuda.current_stream(), which makes a Python object of it; Triton
-    # and torch's own compiler launch through the same function.
-    handle: int = (_torch or _load_torch())._C._cuda_getCurrentRawStream(index)
-    return handle
+    return stream_query()(index)
 
 
 def current_device() -> int:
     """Ordinal of torch's current CUDA device, where CUDA is in use already."""
     # torch.cuda.current_device() also asks whether CUDA has been initialised, which costs as much as the answer.
-    device: int = (_torch or _load_torch())._C._cuda_getDevice()
+    device: int = _torch()._C._cuda_getDevice()
     return device
 
 
 def stream_query() -> Callable[[int], int]:
     """`current_stream` for callers that keep it and call it often: the function of torch itself."""
-    query: Callable[[int], int] = (_torch or _load_torch())._C._cuda_getCurrentRawStream
+    # The raw handle costs a tenth of torch.cuda.current_stream(), which makes a Python object of it; Triton
+    # and torch's own compiler launch through the same function.
+    query: Callable[[int], int] = _torch()._C._cuda_getCurrentRawStream
     return query
 
 
 def device_query() -> Callable[[], int] | None:
     """`current_device` in the same way; None where CUDA has one device, which is current always."""
-    torch = _torch or _load_torch()
+    torch = _torch()
     if torch.cuda.device_count() == 1:
         return None
     query: Callable[[], int] = torch._C._cuda_getDevice
@@ -58,14 +55,13 @@ def device_guard(index: int | None) -> AbstractContextManager[object]:
     """Inside it, device `index` is torch's current one; None stands for the CPU."""
     if index is None:
         return nullcontext()
-    guard: AbstractContextManager[object] = (_torch or _load_torch()).cuda.device(index)
+    guard: AbstractContextManager[object] = _torch().cuda.device(index)
     return guard
 
 
 def capturing() -> bool:
     """Whether torch's current stream is being captured into a CUDA graph."""
-    torch = _torch or _load_torch()
-    cuda = torch.cuda
+    cuda = _torch().cuda
     # is_available() asks the driver, which is expensive; where CUDA is in use already, it is available.
     found: bool = (cuda.is_initialized() or cuda.is_available()) and cuda.is_current_stream_capturing()
     return found
@@ -73,13 +69,13 @@ def capturing() -> bool:
 
 def capture_query() -> Callable[[], bool]:
     """As `capturing`, for callers that ask often, where CUDA is in use already."""
-    query: Callable[[], bool] = (_torch or _load_torch())._C._cuda_isCurrentStreamCapturing
+    query: Callable[[], bool] = _torch()._C._cuda_isCurrentStreamCapturing
     return query
 
 
 def allocator(device: str) -> Allocate:
     """The cheapest way to allocate on the current device of a type, `cuda` or `cpu`."""
-    torch = _torch or _load_torch()
+    torch = _torch()
     # What torch's compiler puts into the code that it generates: a third of the cost of torch.empty.
     found: Allocate | None = getattr(torch._C._dynamo.guards, f"_empty_strided_{device}", None)
     if found is not None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..table import SHORT_DTYPE, Contract, FieldValue
-from .arguments import check_options
 from .call_options import CallOptions
+from .communicator import Communicator
+from .plain import described
 
 if TYPE_CHECKING:
     import torch
@@ -99,12 +100,22 @@ class Declaration:
         return {}
 
     def check_options(self, options: Any) -> None:
-        """Check a call's options.
+        """Check a call's options; here those that every op has.
 
         Raises:
-            ValueError, TypeError: one isn't allowed.
+            ValueError, TypeError: one isn't allowed; the communicator is none, or has several ranks here.
         """
-        check_options(options, self.family)
+        comm = options.comm
+        if comm is not None and not (isinstance(comm, Communicator) and isinstance(comm, Hashable)):
+            raise TypeError(
+                f"comm is {described(comm)}; it must be None or a communicator: hashable, with rank, world_size, "
+                "layout_version, capabilities and owns()"
+            )
+        if getattr(comm, "local_ranks", 1) > 1:
+            raise ValueError(
+                f"comm has several ranks in this process, and {self.family} takes the tensors of one; call it in a "
+                "process a rank, with communicator() of the dispatch module"
+            )
 
     def describe(self, fields: Mapping[str, FieldValue]) -> str:
         """The fields in words, for sentences about shapes."""

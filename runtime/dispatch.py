@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from ..table import FORMAT, Candidate, FieldValue, Table, Workload, low_end
+from ..table import FORMAT, FieldValue, Table, Workload, low_end
 from . import graph_launch, ranges, traced, warm
 from . import policy as policies
 from .communicator import Communicator, objection
@@ -62,20 +62,20 @@ class Dispatch:
         """Hold the table; nothing is loaded or compiled before it is needed."""
         self.table = table
         self.statistics = Statistics()
-        self._operators: dict[str, Operator] = {}
+        self.operators: dict[str, Operator] = {}
         self._unusable: dict[LoadKey, str] = {}
         self.traced = traced.Namespace(self)
 
     def register(self, operator: Operator) -> None:
         """Register an op, so that `explain`, `plan_named` and `warm_up` find it by name."""
-        self._operators[operator.family] = operator
+        self.operators[operator.family] = operator
 
     def operator(self, family: str) -> Operator | None:
         """The op of a family, where the dispatch module has it."""
-        return self._operators.get(family)
+        return self.operators.get(family)
 
     def set_aside(self, selection: Selection, reason: str) -> None:
-        """Remember that the chosen build doesn't load on its device: later decisions leave it out."""
+        """Leave the chosen build, which doesn't load on its device, out of later decisions."""
         chosen = selection.chosen
         assert chosen is not None
         self._unusable[chosen.build.code, chosen.arch, selection.device.index] = reason
@@ -103,9 +103,9 @@ class Dispatch:
     def fingerprint(self) -> str:
         """64 hexadecimal digits that change with anything that decides what a call runs; see `fingerprint`."""
         installed = {
-            family: state()
-            for family, operator in self._operators.items()
-            if (state := getattr(operator, "state", None)) is not None
+            family: operator.state()
+            for family, operator in self.operators.items()
+            if hasattr(operator, "state")
         }
         return fingerprint(self.table, policies.current(), policies.strict(), installed)
 
@@ -153,7 +153,7 @@ class Dispatch:
             try:
                 return selection, self.load_plan(chosen, request, device, comm)
             except LoadError as error:
-                self._unusable[chosen.build.code, chosen.arch, device.index] = str(error)
+                self.set_aside(selection, str(error))
 
     def load_plan(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
         """Load a choice for a request, however it was made.
@@ -173,17 +173,9 @@ class Dispatch:
             constants = {**request.constants, **channel.constants(owner.timeout_ns)}
             ranks = owner.local_ranks
         record = self.table.family(request.family).cta_record
+        kind, signature = request.kind, request.signature
         return Plan(
-            candidate,
-            chosen.arch,
-            request.kind,
-            request.signature,
-            device,
-            module,
-            constants,
-            ranks,
-            channel,
-            record,
+            candidate, chosen.arch, kind, signature, device, module, constants, ranks, channel, record
         )
 
     def communicator(
@@ -244,19 +236,18 @@ class Dispatch:
     ) -> Explanation:
         """As `explain`, for a shape without tensors, on a device that may be imagined (`"sm_70"`).
 
-        Args:
-            family: whose op.
-            fields: of a workload, each with one value.
-            device: where.
-            kind: of the op; by default the first that the table states.
-            policy, comm, exact: as in a call.
+        `fields` are those of a workload, each with one value; `kind` is by default the first that the table states.
 
         Raises:
             ValueError: an unknown family, kind, policy or architecture, or a field that isn't one value.
         """
         where = device if isinstance(device, Device) else fake(device)
-        operator = self._operator(family)
-        request = operator.request_for(fields, self._default_kind(family) if kind is None else kind)
+        operator, kinds = self._operator(family), self.table.family(family).kinds
+        if kind is None and not kinds:
+            raise ValueError(
+                f"the table states no kinds of {family}; name the kind, or generate the table again"
+            )
+        request = operator.request_for(fields, kinds[0] if kind is None else kind)
         return Explanation.of(self.select(request, where, chosen_policy(policy), comm, exact))
 
     def plan_named(
@@ -288,9 +279,9 @@ class Dispatch:
         """
         work = self._workload(workload)
         named = {entry.name: entry for entry in work.candidates}
-        found: Candidate = _member(named, candidate, "candidate", work.label)
-        build = _member(dict(found.builds), arch, "architecture", found.name)
-        _member(dict(found.steps), kind, "kind", found.name)
+        found = _member(named, candidate, "candidate", work.label)
+        build = _member(found.builds, arch, "architecture", found.name)
+        _member(found.steps, kind, "kind", found.name)
         reason = objection(found.capabilities, work.spec, comm)
         if reason is not None:
             raise ValueError(f"candidate {candidate} of {work.label} could not be loaded: {reason}")
@@ -302,12 +293,7 @@ class Dispatch:
         return self.load_plan(Choice(work, found, arch, build), request, device, comm)
 
     def request(self, workload: Workload, kind: str, at: int | None = None) -> Request:
-        """The request of a call of a workload's shape; of several ranks, all share the tensors.
-
-        Args:
-            workload: one of the table.
-            kind: kind of its op.
-            at: value of the workload's interval; by default its low end.
+        """The request of a call of a workload's shape, whose interval has the value `at`, by default its low end.
 
         Raises:
             ValueError: an unknown kind, or a value that no call can have.
@@ -321,19 +307,13 @@ class Dispatch:
     def reference(
         self, workload: Workload, kind: str, given: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """What the torch reference answers for a workload's shape, by name: to verify the control with.
-
-        Args:
-            workload: one of the table.
-            kind: kind of the op.
-            given: the kind's inputs by name.
+        """What the torch reference answers for a workload's shape and a kind's inputs, by name.
 
         Raises:
             ValueError: an unknown kind.
         """
-        fields = {name: low_end(value) for name, value in workload.fields.items()}
         signature = self.signature(workload, kind)
-        run = self._operator(workload.family).reference_for(fields, kind)
+        run = self._operator(workload.family).reference_for(_fields_at(workload, None), kind)
         results = run([given[buffer.name] for buffer in signature.inputs], None)
         return {buffer.name: result for buffer, result in zip(signature.outputs, results, strict=True)}
 
@@ -364,7 +344,7 @@ class Dispatch:
             ValueError: a device isn't here, or there is no such workload, policy or interval.
         """
         chosen = chosen_policy(policy)
-        works = self._workloads(workloads)
+        works = warm.named(self.table, workloads)
         asked = warm.sizes_by_interval(self.table, sizes)
         explanations = []
         for device in warm.current_devices(comm) if devices is None else warm.checked_here(devices):
@@ -383,35 +363,8 @@ class Dispatch:
                         explanations.append(Explanation.of(selection))
         return tuple(explanations)
 
-    @property
-    def operators(self) -> tuple[Operator, ...]:
-        """The ops that are known."""
-        return tuple(self._operators.values())
-
-    def _default_kind(self, family: str) -> str:
-        kinds = self.table.family(family).kinds
-        if not kinds:
-            raise ValueError(
-                f"the table states no kinds of {family}; name the kind, or generate the table again"
-            )
-        return kinds[0]
-
     def _operator(self, family: str) -> Operator:
-        return _member(self._operators, family, "op", "this dispatch module")
-
-    def _workloads(self, names: Iterable[str] | None) -> tuple[Workload, ...]:
-        works = self.table.workloads
-        if names is None:
-            return works
-        wanted = set(names)
-        unknown = wanted.difference(*((work.label, work.spec) for work in works))
-        if unknown:
-            labels, specs = ({getattr(work, of): None for work in works} for of in ("label", "spec"))
-            raise ValueError(
-                f"no workload is called {', '.join(map(repr, sorted(unknown)))}; labels are "
-                f"{', '.join(labels) or 'none'}; specs are {', '.join(specs) or 'none'}"
-            )
-        return tuple(work for work in works if not wanted.isdisjoint((work.label, work.spec)))
+        return _member(self.operators, family, "op", "this dispatch module")
 
     def _workload(self, name: str) -> Workload:
         found = [work for work in self.table.workloads if name in (work.name, work.label, work.spec)]
@@ -439,7 +392,7 @@ def _fields_at(work: Workload, at: int | None) -> dict[str, FieldValue]:
     }
 
 
-def _member(members: dict[str, T], name: str, what: str, where: str) -> T:
+def _member(members: Mapping[str, T], name: str, what: str, where: str) -> T:
     if name not in members:
         raise ValueError(f"{where} has no {what} {name!r}; it has {', '.join(members) or 'none'}")
     return members[name]

@@ -6,8 +6,8 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 Status = Literal["ok", "missing", "note"]
 
@@ -21,23 +21,16 @@ class Check:
     found: str
     remedy: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
-
 
 def examine() -> list[Check]:
     """Check everything that compiling and dispatching depend on; loads torch, not CuPy."""
-    return [_python(), *_compiler(), _cache(), *_devices()]
+    python = Check("Python", "ok", f"{platform.python_version()} on {platform.machine()}")
+    return [python, *_compiler(), _cache(), *_devices()]
 
 
 def can_compile(findings: list[Check]) -> bool:
     """Whether kernels can be compiled here."""
     return all(finding.status != "missing" for finding in findings if finding.what == "NVRTC")
-
-
-def _python() -> Check:
-    return Check("Python", "ok", f"{platform.python_version()} on {platform.machine()}")
 
 
 def _compiler() -> Iterator[Check]:

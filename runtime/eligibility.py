@@ -14,7 +14,7 @@ from enum import IntEnum
 from ..table import Build, Candidate, FieldValue, Part, RecordLine, Workload
 from .communicator import Communicator, objection
 from .device import Device, serves
-from .evidence import Standing, describe, standing, unmeasured
+from .evidence import Standing, standing, unmeasured
 from .policy import Policy
 from .request import Request
 
@@ -191,7 +191,7 @@ def _judge_evidence(
         return _rejected("policy control dispatches the control only")
     found = standing(workload, candidate.name, build, device, None if part is None else part.span)
     if candidate.contract == "exact" and found.mismatched_on is not None:
-        return _rejected(f"this source failed exactness on {describe(found.mismatched_on)}")
+        return _rejected(f"this source failed exactness on {found.mismatched_on}")
     if policy != "control" and found.here is not None and found.here.verdict == "admitted" and not is_control:
         gain = found.here.gain or 0.0
         nearness = _nearness(candidate, found.here)
@@ -207,7 +207,7 @@ def _judge_evidence(
         return _rejected(
             "no exactness record for this source; policy verified dispatches candidates that passed exactness"
         )
-    verified = f"verified for this source on {describe(found.verified_on)}{_nearness(candidate, found.here)}"
+    verified = f"verified for this source on {found.verified_on}{_nearness(candidate, found.here)}"
     return Eligible(arch, build, 1, 0.0, verified)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class FormatMismatch(RuntimeError):
     """The dispatch module was written for another version of the table's data model."""
@@ -62,3 +64,17 @@ class PeerTimeout(ChannelError):
         """Say who waited for whom, for which call of the channel, and which one had been seen last."""
         super().__init__(message)
         self.rank, self.peer, self.channel, self.expected, self.seen = rank, peer, channel, expected, seen
+
+
+def not_allowed(what: str, value: object, allowed: Iterable[str]) -> str:
+    """The sentence about a value that isn't among the allowed ones; it names the nearest."""
+    import difflib  # only a mistake needs it, and every import of the package would pay for it
+
+    nearest = difflib.get_close_matches(str(value), allowed, 1)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    return f"{what} is {value!r}; allowed are {', '.join(allowed)}{hint}"
+
+
+def first_line(error: Exception) -> str:
+    """What an error of somebody else says first; the name of its class where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -61,11 +61,6 @@ def standing(
     )
 
 
-def describe(kind: DeviceKind) -> str:
-    """`sm_90, 132 SMs, NVIDIA H200`."""
-    return f"{kind.arch}, {kind.sm_count} SMs, {kind.name}"
-
-
 def unmeasured(found: Standing, build: Build, device: Device) -> str:
     """Why policy `measured` doesn't take this build, in words."""
     if found.here is not None:
@@ -73,14 +68,10 @@ def unmeasured(found: Standing, build: Build, device: Device) -> str:
         verdict = found.here.verdict.replace("_", " ")
         return f"its record on {device} says {verdict}{gain}"
     if found.stale is not None:
-        return (
-            f"the record is stale: it measured {_short(found.stale.code)}, this is code {build.code[:8]}..."
-        )
+        code = found.stale.code
+        measured = "code without a digest" if code is None else f"code {code[:8]}..."
+        return f"the record is stale: it measured {measured}, this is code {build.code[:8]}..."
     if found.elsewhere is not None:
         low, high = found.elsewhere
         return f"its record on {device} covers {low} to {high}, another part"
     return f"no record on {device} for this source"
-
-
-def _short(code: str | None) -> str:
-    return "code without a digest" if code is None else f"code {code[:8]}..."

@@ -11,8 +11,6 @@ import torch
 
 from ..table import Tree
 
-"""Segments, lanes, chunk."""
-
 # exp: 2**n * P(r) with x = n ln 2 + r; at most 0.91 ulp from the true value over all float32.
 _OVERFLOW = float.fromhex("0x1.62e42ep+6")
 _UNDERFLOW = float.fromhex("-0x1.9fe36ap+6")

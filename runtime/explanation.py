@@ -81,9 +81,7 @@ class Explanation:
         others = [decision for decision in self.decisions if decision.stage is Stage.SHAPE]
         left_out: set[int] = set()
         if len(others) > SHOWN:
-            nearest = sorted(
-                others, key=lambda decision: decision.mismatches
-            )  # of equals, in the table's order
+            nearest = sorted(others, key=lambda decision: decision.mismatches)  # keeps the order of equals
             left_out = {id(decision) for decision in nearest[SHOWN:]}
         for decision in self.decisions:
             if id(decision) in left_out:

@@ -37,16 +37,6 @@ class LaunchConfig(ctypes.Structure):
     )
 
 
-def launch_config(kernel: Kernel) -> LaunchConfig:
-    """The configuration of a kernel's launches; the stream is left to each of them."""
-    attribute = LaunchAttribute(id=PROGRAMMATIC_STREAM_SERIALIZATION)
-    attribute.value[0] = 1
-    config = LaunchConfig(kernel.grid, kernel.block, kernel.shared_bytes)
-    config.attributes = ctypes.pointer(attribute)
-    config.attribute_count = 1
-    return config
-
-
 def extended_launcher(pointer: int, kernel: Kernel) -> Callable[[int, int, int], None]:
     """A launcher of the function at `pointer`, with the attributes that `kernel` asks for; one call at a time.
 
@@ -54,7 +44,11 @@ def extended_launcher(pointer: int, kernel: Kernel) -> Callable[[int, int, int],
         LoadError: the driver is missing, or older than CUDA 11.8.
     """
     library = driver()
-    config = launch_config(kernel)
+    attribute = LaunchAttribute(id=PROGRAMMATIC_STREAM_SERIALIZATION)
+    attribute.value[0] = 1
+    config = LaunchConfig(kernel.grid, kernel.block, kernel.shared_bytes)
+    config.attributes = ctypes.pointer(attribute)
+    config.attribute_count = 1
     address = ctypes.addressof(config)
     call = library.cuLaunchKernelEx
 

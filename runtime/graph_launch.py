@@ -43,11 +43,7 @@ class KernelNode(ctypes.Structure):
 
 @cache
 def enabled() -> bool:
-    """Whether `KERNWRIGHT_GRAPH_LAUNCH` isn't 0; read once.
-
-    Raises:
-        InvalidSetting: the variable is neither 0 nor 1.
-    """
+    """Whether `KERNWRIGHT_GRAPH_LAUNCH` isn't 0; read once, by `switch`."""
     return switch(VARIABLE, default=True)
 
 
@@ -167,21 +163,12 @@ def _functions() -> Any:
     """The driver's library with the types of what calls use; None where it is older than CUDA 12."""
     try:
         library = driver()
-        library.cuGraphExecKernelNodeSetParams_v2.argtypes = (ctypes.c_void_p,) * 3
-        library.cuGraphLaunch.argtypes = (ctypes.c_void_p,) * 2
-        library.cuGraphExecDestroy.argtypes = library.cuGraphDestroy.argtypes = (ctypes.c_void_p,)
-        library.cuGraphAddKernelNode_v2.argtypes = (
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_size_t,
-            ctypes.c_void_p,
-        )
-        library.cuGraphInstantiateWithFlags.argtypes = (
-            ctypes.c_void_p,
-            ctypes.c_void_p,
-            ctypes.c_ulonglong,
-        )
+        pointer = ctypes.c_void_p
+        library.cuGraphExecKernelNodeSetParams_v2.argtypes = (pointer,) * 3
+        library.cuGraphLaunch.argtypes = (pointer,) * 2
+        library.cuGraphExecDestroy.argtypes = library.cuGraphDestroy.argtypes = (pointer,)
+        library.cuGraphAddKernelNode_v2.argtypes = (*(pointer,) * 3, ctypes.c_size_t, pointer)
+        library.cuGraphInstantiateWithFlags.argtypes = (pointer, pointer, ctypes.c_ulonglong)
     except (LoadError, AttributeError):
         return None
     return library

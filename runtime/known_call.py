@@ -43,7 +43,7 @@ class Recorded:
     def __init__(self) -> None:
         """Recognise nothing yet."""
         self._left = MAX_RECORDED
-        self.like: Callable[..., bool] = _never
+        self.like: Callable[..., bool] = lambda *_: False
         """Whether tensors, all different ones, are like those that were recorded last."""
 
     def record(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -63,27 +63,8 @@ class Recorded:
         self.like = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
 
 
-def _never(*_: torch.Tensor) -> bool:
-    return False
-
-
 class KnownCall:
     """A call that kernels serve, and what must be true of another call's tensors for them to serve that too."""
-
-    __slots__ = (
-        "_apart",
-        "_arguments",
-        "_given",
-        "_nbytes",
-        "_no_arguments",
-        "_no_results",
-        "_op",
-        "_recorded_given",
-        "_recorded_written",
-        "_results",
-        "_written",
-        "resolved",
-    )
 
     def __init__(self, op: Op, resolved: Resolved, arguments: Sequence[Maybe]) -> None:
         """Write down the facts of a call of `op` that `resolved`, which has a plan, was decided for."""

@@ -103,19 +103,6 @@ class ArgumentBlock:
         graphs: the same launches as one graph, by stream.
     """
 
-    __slots__ = (
-        "_kernels",
-        "_module",
-        "_parameters",
-        "_refused",
-        "_seen",
-        "given",
-        "graphs",
-        "launches",
-        "low_bytes",
-        "values",
-    )
-
     def __init__(
         self,
         slots: Mapping[str, int],

@@ -11,13 +11,13 @@ import threading
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..table import Build
 from . import fork
 from .current import capturing
 from .device import Device, serves
-from .errors import InvalidSetting, LoadError, NotWarm, StaleSource
+from .errors import InvalidSetting, LoadError, NotWarm, StaleSource, first_line
 from .launch import CudaModule, Module
 from .watch import note
 
@@ -26,20 +26,6 @@ if TYPE_CHECKING:
 
 BUNDLE_VARIABLE = "KERNWRIGHT_BUNDLE"
 """Folders of bundles, separated as in PATH; read once."""
-
-
-class Function(Protocol):
-    """A kernel's handle, as CuPy gives it."""
-
-    def __call__(
-        self,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        args: list[int],
-        shared_mem: int,
-        stream: object,
-    ) -> None:
-        """Launch; pointers are passed as integers."""
 
 
 _modules: dict[tuple[str, str, int], Module] = {}
@@ -142,7 +128,7 @@ def _compile(root: Path, build: Build, arch: str, kind: Literal["cubin", "ptx"])
         return MachineCode(artifact.data, None)
     except Exception as error:
         # Whatever the toolchain lacks or dislikes, the caller has other candidates and the reference.
-        raise LoadError(f"{build.source} can't be compiled for {arch} here: {_first_line(error)}") from error
+        raise LoadError(f"{build.source} can't be compiled for {arch} here: {first_line(error)}") from error
 
 
 def _load_module(data: bytes, build: Build, device: Device) -> Module:
@@ -157,7 +143,7 @@ def _load_module(data: bytes, build: Build, device: Device) -> Module:
     except Exception as error:
         # CuPy's and the driver's error classes have no common base of their own.
         raise LoadError(
-            f"{build.source} can't be loaded on cuda:{device.index}: {_first_line(error)}"
+            f"{build.source} can't be loaded on cuda:{device.index}: {first_line(error)}"
         ) from error
     return CudaModule(module, device.sm_count)
 
@@ -181,7 +167,3 @@ def bundles() -> tuple[Bundle, ...]:
             f"{BUNDLE_VARIABLE} is {os.pathsep.join(folders)!r}; allowed are folders of bundles, separated "
             f"by {os.pathsep!r}; correct or unset it: {error}"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,21 +1,5 @@
 """The base of all ops: a family declares its tensors, kinds and options, and gets everything else.
 
-    class Scale(Op):
-        family = "scale"
-        kinds = {"scale": Kind(inputs=("source",), outputs=("target",))}
-        short_form = {"e": "size"}
-
-        def fields(self, given, kind, options):
-            return {"size": given["source"].numel()}
-
-        def shapes(self, fields, kind):
-            return {name: (fields["size"],) for name in ("source", "target")}
-
-        def reference(self, fields, kind):
-            return lambda source: source + source
-
-    OP = Scale
-
 The module `op` of a family's package binds its class to `OP`; dispatch modules make the op of it. A call is
 `dispatch.scale(source)`; see `Op.__call__`. How large it is, the op looks at on every call: a caller that baked it in
 at prefill would never decode fast.
@@ -23,17 +7,12 @@ at prefill would never decode fast.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..table import FieldValue, Table
 from . import policy as policies
-from .arguments import (
-    check_overlap,
-    check_presence,
-    refuse_grad,
-)
+from .arguments import check_overlap, check_presence, refuse_grad
 from .call_options import option_defaults
 from .call_reader import CallReader, by_name
 from .device import current
@@ -56,8 +35,6 @@ if TYPE_CHECKING:
 
 MAX_RESOLVED = 4096
 """Calls of different shape that are remembered; a prefill of ever new lengths must not grow without bound."""
-
-
 POLICY = -2
 """Place of the policy among the values of a call's options."""
 
@@ -268,12 +245,8 @@ class Op(CallReader):
         return self._dispatch.table
 
     def communicator(self, name: str | None) -> Any:
-        """The communicator that graphs know by `name`; None for None.
-
-        Raises:
-            ValueError: it isn't known here.
-        """
-        return None if name is None else self._dispatch.traced.communicator(name)
+        """The communicator that graphs know by `name`; errors as `traced.Namespace.communicator`."""
+        return self._dispatch.traced.communicator(name)
 
     def torch_operators(self) -> tuple[TorchOperator, ...]:
         """The op's `torch.library` operators: two for each kind, of which one writes into given tensors."""
@@ -301,23 +274,18 @@ class Op(CallReader):
         chosen = chosen_policy(options.policy)
         selection = plan = None
         tally = Tally()
-        if any(
-            math.prod(buffer.shape) for buffer in request.signature.outputs
-        ):  # else nothing has to serve it
-            selection, plan = self._dispatch.resolve(
-                request, current(device), chosen, options.comm, options.exact
-            )
+        if any(buffer.nbytes for buffer in request.signature.outputs):  # else nothing has to serve it
+            where = current(device)
+            selection, plan = self._dispatch.resolve(request, where, chosen, options.comm, options.exact)
             tally = self._dispatch.statistics.tally(selection)
         reference = runner(self.reference(request.fields, kind))
-        places = self._places(kind)
-        return Resolved(request, *places, reference, tally, selection, plan, single=self._single)
-
-    def _places(self, kind: str) -> tuple[tuple[int, ...] | None, tuple[int | None, ...] | None]:
-        """Where a kind's inputs are among the arguments, and its outputs among the results; see `Resolved`."""
-        inputs, outputs = self.kinds[kind].inputs, self.kinds[kind].outputs
-        places = tuple([self.arguments.index(name) for name in inputs])
-        results = tuple([outputs.index(name) if name in outputs else None for name in self.results])
-        return None if inputs == self.arguments else places, None if outputs == self.results else results
+        inputs = results = None
+        if self.kinds[kind].inputs != self.arguments:
+            inputs = tuple([self.arguments.index(name) for name in self.kinds[kind].inputs])
+        outputs = self.kinds[kind].outputs
+        if outputs != self.results:
+            results = tuple([outputs.index(name) if name in outputs else None for name in self.results])
+        return Resolved(request, inputs, results, reference, tally, selection, plan, single=self._single)
 
 
 def runner(reference: Callable[..., torch.Tensor | Sequence[torch.Tensor]]) -> Runner:

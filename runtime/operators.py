@@ -37,16 +37,8 @@ class TorchOperator:
     """Gives results of the right shape for tensors without memory; sizes may be symbols."""
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """A namespace that is taken, its owner, and the object that keeps it."""
-
-    table: Table
-    library: Any
-    """The `torch.library.Library`; the operators live as long as it does."""
-
-
-_registered: dict[str, Registered] = {}
+_registered: dict[str, tuple[Table, Any]] = {}
+"""Owner of each namespace, and its `torch.library.Library`; the operators live as long as that does."""
 _lock = threading.Lock()
 
 
@@ -64,15 +56,15 @@ def register(namespace: str, table: Table, operators: Sequence[TorchOperator]) -
             f"the namespace is {namespace!r}; it must be a name as Python has them: letters, digits, _"
         )
     with _lock:
-        taken = _registered.get(namespace)
-        if taken is not None and taken.table != table:
+        owner, _ = _registered.get(namespace, (None, None))
+        if owner is not None and owner != table:
             raise ValueError(
-                f"torch.ops.{namespace} belongs to the dispatch table of {taken.table.root} in this process, and "
+                f"torch.ops.{namespace} belongs to the dispatch table of {owner.root} in this process, and "
                 f"that of {table.root} is another one; give this one a name of its own before its first use: "
                 "dispatch.torch_ops('name')"
             )
-        if taken is None:
-            _registered[namespace] = Registered(table, _library(namespace, operators))
+        if owner is None:
+            _registered[namespace] = table, _library(namespace, operators)
     return getattr(torch.ops, namespace)
 
 

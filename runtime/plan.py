@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NoReturn
 
-from ..table import Buffer, Candidate, CtaRecord, Kernel
+from ..table import Buffer, Candidate, CtaRecord, Kernel, laid_out
 from . import fork
 from .current import (
-    Allocate,
     allocator,
     capturing,
     current_device,
@@ -30,7 +29,7 @@ from .device import Device
 from .direct import Serve, direct
 from .errors import Misaligned, NotWarm
 from .launch import LaunchSequence, Module
-from .request import Signature
+from .request import Signature, pointers
 from .state import State, StateKind
 from .waits import RECORD
 
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
     import torch
 
     from .communicator.channel import Channel
-
-ALIGNMENT = 256
-"""Bytes; what the allocators of CUDA and torch give, so that kernels see no difference."""
 
 _captured: dict[int, State] = {}
 """State whose address is in a captured graph, which may be replayed long after its plan is gone."""
@@ -56,30 +52,6 @@ class Plan:
     checked again; that they are aligned is) and gives the signature's outputs, fresh unless `outputs`
     are given. It launches on torch's current stream and doesn't wait. Threads may call it at the same time.
     """
-
-    __slots__ = (
-        "_address",
-        "_channel",
-        "_empty",
-        "_index",
-        "_loose",
-        "_offsets",
-        "_outputs",
-        "_scratch",
-        "_scratch_bytes",
-        "_sequence",
-        "_state",
-        "_state_bytes",
-        "_state_kind",
-        "_state_offsets",
-        "_structs",
-        "arch",
-        "buffers",
-        "candidate",
-        "kind",
-        "serve",
-        "signature",
-    )
 
     def __init__(
         self,
@@ -137,24 +109,35 @@ class Plan:
         ]
         fixed = {"timeout_ns": TIMEOUT_NS.to_bytes(8, "little")} if candidate.arguments else {}
         self._sequence = LaunchSequence(module, kernels, values, {**fixed, **(constants or {})})
-        self._outputs = [
-            (buffer.shape, _strides(buffer.shape), getattr(torch, buffer.dtype))
-            for buffer in signature.outputs
-        ]
-        self._empty: Allocate | None = None
-        self._address = torch.Tensor.data_ptr
-        self._offsets, self._scratch_bytes = _pack(scratch)
+        made = [(buffer.shape, getattr(torch, buffer.dtype)) for buffer in signature.outputs]
+        self._outputs = [(shape, torch.empty(shape, device="meta").stride(), dtype) for shape, dtype in made]
+        offsets, self._scratch_bytes = laid_out({buffer.name: buffer.nbytes for buffer in scratch})
+        self._offsets = list(offsets.values())
         self._scratch = ((self._scratch_bytes,), (1,), torch.uint8)
-        self._state_offsets, self._state_bytes = _pack(state)
+        offsets, self._state_bytes = laid_out({buffer.name: buffer.nbytes for buffer in state})
+        self._state_offsets = list(offsets.values())
         self._state: dict[int, State] = {}
-        record_at = next(
-            (at for at, buffer in zip(self._state_offsets, state, strict=True) if buffer.name == RECORD), None
-        )
+        record_at = offsets.get(RECORD)
         self._state_kind = StateKind(candidate.name, device.index or 0, self._state_bytes, record_at, record)
         self.serve: Serve = self._step_by_step
         """The function that a call of the plan runs; frequent callers keep it."""
         if self._index is not None and not self._structs:
-            self.serve = self._direct(self._index)
+            self.serve = direct(
+                self._sequence,
+                index=self._index,
+                current=device_query(),
+                stream_of=stream_query(),
+                given=len(given),
+                alignment=signature.alignment,
+                misaligned=self._refuse,
+                made=self._outputs,
+                scratch=self._scratch if self._scratch_bytes else None,
+                scratch_offsets=self._offsets,
+                check=None if channel is None else channel.check_sometimes,
+                follow=None if channel is None else channel.follow,
+                state_of=self._state_of if self._state_bytes else None,
+                state_offsets=self._state_offsets,
+            )
 
     @property
     def device(self) -> int | None:
@@ -167,64 +150,40 @@ class Plan:
         """Compute the signature's outputs from its inputs; see the class."""
         return self.serve(inputs, outputs)
 
-    def _direct(self, index: int) -> Serve:
-        channel = self._channel
-        return direct(
-            self._sequence,
-            index=index,
-            current=device_query(),
-            stream_of=stream_query(),
-            given=len(self.signature.inputs) + len(self.signature.outputs),
-            alignment=self.signature.alignment,
-            misaligned=self._refuse,
-            made=self._outputs,
-            scratch=self._scratch if self._scratch_bytes else None,
-            scratch_offsets=self._offsets,
-            check=None if channel is None else channel.check_sometimes,
-            follow=None if channel is None else channel.follow,
-            state_of=self._state_of if self._state_bytes else None,
-            state_offsets=self._state_offsets,
-        )
-
     def _step_by_step(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None, /
     ) -> Sequence[torch.Tensor]:
         """On the emulator, or where a kernel takes a struct of pointers."""
         index = self._index
         if index is not None:
-            if fork.happened:
-                fork.refuse()
+            fork.refuse()
             if current_device() != index:
                 with device_guard(index):
                     return self._step_by_step(inputs, outputs)
         if self._channel is not None:
             self._channel.check_sometimes()
-        address, empty = self._address, self._empty
-        if empty is None:
-            empty = self._empty = allocator((*inputs, *(outputs or ()))[0].device.type)
+        empty = allocator((*inputs, *(outputs or ()))[0].device.type)
         if outputs is None:
             outputs = [empty(*made) for made in self._outputs]
-        pointers = [*map(address, inputs), *map(address, outputs)]
-        loose = self._loose
-        for pointer in pointers:
-            if pointer & loose:
-                self._refuse(pointers)
+        addresses = [tensor.data_ptr() for tensor in (*inputs, *outputs)]
+        if any(address & self._loose for address in addresses):
+            self._refuse(addresses)
         if self._scratch_bytes:
             scratch = empty(*self._scratch)
             base = scratch.data_ptr()
-            pointers += [base + offset for offset in self._offsets]
-        self._launch(pointers)
+            addresses += [base + offset for offset in self._offsets]
+        self._launch(addresses)
         return outputs
 
-    def _spread(self, pointers: list[int]) -> list[int]:
+    def _spread(self, addresses: list[int]) -> list[int]:
         """Give every rank its own part of those buffers that kernels take as a struct of pointers."""
         spread: list[int] = []
-        for index, pointer in enumerate(pointers):
+        for index, address in enumerate(addresses):
             struct = self._structs.get(index)
             if struct is None:
-                spread.append(pointer)
+                spread.append(address)
             else:
-                spread += [pointer + struct.stride * rank for rank in range(struct.ranks)]
+                spread += [address + struct.stride * rank for rank in range(struct.ranks)]
                 spread += [0] * (struct.length - struct.ranks)
         return spread
 
@@ -273,31 +232,31 @@ class Plan:
                 state.record.forget()
         torch.cuda.synchronize(self._index)
 
-    def _refuse(self, pointers: Sequence[int]) -> NoReturn:
+    def _refuse(self, addresses: Sequence[int]) -> NoReturn:
         found = [
-            f"{buffer.name} at {pointer:#x}"
-            for buffer, pointer in zip(self.buffers, pointers, strict=False)  # they end with scratch
-            if pointer & self._loose
+            f"{buffer.name} at {address:#x}"
+            for buffer, address in zip(self.buffers, addresses, strict=False)  # they end with scratch
+            if address & self._loose
         ]
         raise Misaligned(
             f"a plan takes tensors that start at a multiple of {self._loose + 1} bytes; {', '.join(found)} doesn't: "
             "copy it, or call the op, which falls back"
         )
 
-    def _launch(self, pointers: list[int]) -> None:
+    def _launch(self, addresses: list[int]) -> None:
         """Call with the plan's device as the current one."""
         if self._structs:
-            pointers = self._spread(pointers)
+            addresses = self._spread(addresses)
         if self._index is None:  # the emulator's, whose calls end when they return
-            self._sequence(pointers, 0)
+            self._sequence(addresses, 0)
             return
         stream = current_stream(self._index)
         if self._channel is not None:
             self._channel.follow(stream)
         if self._state_bytes:
             base = self._state_of(stream)
-            pointers = pointers + [base + offset for offset in self._state_offsets]
-        self._sequence(pointers, stream)
+            addresses = addresses + [base + offset for offset in self._state_offsets]
+        self._sequence(addresses, stream)
 
     def _state_of(self, stream: int) -> int:
         state = self._state.get(stream)
@@ -319,16 +278,6 @@ class Plan:
         return state.address
 
 
-class RawStream:
-    """A CUDA stream that torch owns, in the form in which CuPy's launcher takes one."""
-
-    __slots__ = ("ptr",)
-
-    def __init__(self, ptr: int) -> None:
-        """Hold the handle; its owner keeps it alive."""
-        self.ptr = ptr
-
-
 @dataclass(frozen=True, slots=True)
 class PointerStruct:
     """How a buffer is taken as one pointer a rank."""
@@ -344,9 +293,8 @@ class PointerStruct:
 def _structs(candidate: Candidate, buffers: Sequence[Buffer], ranks: int) -> dict[int, PointerStruct]:
     found = {}
     for index, buffer in enumerate(buffers):
-        kind = candidate.arguments.get(buffer.name, "")
-        if kind.startswith("pointers["):
-            length = int(kind.removeprefix("pointers[").removesuffix("]"))
+        length = pointers(candidate.arguments.get(buffer.name, ""))
+        if length:
             found[index] = PointerStruct(length, ranks, buffer.nbytes // ranks)
     return found
 
@@ -363,13 +311,6 @@ def _for_ranks(kernel: Kernel, ranks: int) -> Kernel:
     return kernel if ranks == 1 else replace(kernel, grid=(x, y * ranks, z), cooperative=kernel.resident)
 
 
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    strides = [1]
-    for size in reversed(shape[1:]):
-        strides.insert(0, strides[0] * max(size, 1))
-    return tuple(strides) if shape else ()
-
-
 def _used(
     named: Mapping[str, tuple[tuple[int, ...], str]], kernels: Sequence[Kernel], given: set[str], ranks: int
 ) -> list[Buffer]:
@@ -379,14 +320,6 @@ def _used(
     if ranks == 1:
         return buffers
     return [Buffer(buffer.name, (ranks, *buffer.shape), buffer.dtype) for buffer in buffers]
-
-
-def _pack(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
-    offsets, size = [], 0
-    for buffer in buffers:
-        offsets.append(size)
-        size += -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
-    return offsets, size
 
 
 def _check(buffer: Buffer, tensor: torch.Tensor | None, index: int | None) -> None:

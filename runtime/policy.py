@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from functools import cache
 from typing import Literal, cast, get_args
 
-from .errors import InvalidSetting
+from .errors import InvalidSetting, not_allowed
 from .settings import switch
 
 Policy = Literal["measured", "verified", "control", "reference"]
@@ -38,11 +38,7 @@ def checked(name: str, origin: str = "policy") -> Policy:
     allowed = get_args(Policy)
     if name in allowed:
         return cast(Policy, name)
-    import difflib  # only a mistake needs it, and every import of the package would pay for it
-
-    nearest = difflib.get_close_matches(str(name), allowed, 1)
-    hint = f"; did you mean {nearest[0]}?" if nearest else ""
-    raise ValueError(f"{origin} is {name!r}; allowed are {', '.join(allowed)}{hint}")
+    raise ValueError(not_allowed(origin, name, allowed))
 
 
 def current() -> Policy:
@@ -79,9 +75,5 @@ def default() -> Policy:
 
 @cache
 def strict() -> bool:
-    """Whether an unsupported call raises instead of falling back (`KERNWRIGHT_STRICT=1`); read once.
-
-    Raises:
-        InvalidSetting: the variable is neither 0 nor 1.
-    """
+    """Whether an unsupported call raises instead of falling back (`KERNWRIGHT_STRICT=1`); read once, by `switch`."""
     return switch(STRICT_VARIABLE, default=False)

@@ -22,11 +22,7 @@ NVTX_VARIABLE = "KERNWRIGHT_NVTX"
 
 @cache
 def enabled() -> bool:
-    """Whether `KERNWRIGHT_NVTX=1`; read once.
-
-    Raises:
-        InvalidSetting: the variable is neither 0 nor 1.
-    """
+    """Whether `KERNWRIGHT_NVTX=1`; read once, by `switch`."""
     return switch(NVTX_VARIABLE, default=False)
 
 

@@ -82,22 +82,10 @@ class Operator(Protocol):
         """The family's name."""
 
     def request_for(self, fields: Mapping[str, FieldValue], kind: str) -> Request:
-        """The request of a call of the shape `fields` with contiguous, aligned tensors.
-
-        Raises:
-            ValueError: the fields or the kind aren't the family's.
-        """
+        """As `Op.request_for`."""
 
     def reference_for(self, fields: Mapping[str, FieldValue], kind: str) -> Runner:
-        """The torch reference of a kind, by the signature of `request_for`.
-
-        Raises:
-            ValueError: the fields or the kind aren't the family's.
-        """
+        """As `Op.reference_for`."""
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
-        """Which candidate a call with these arguments takes, and why.
-
-        Raises:
-            ValueError, TypeError: the arguments are no valid call.
-        """
+        """As `Op.explain`."""

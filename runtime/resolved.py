@@ -24,18 +24,6 @@ class Resolved:
     That they are is not checked again, but for their alignment, which `Misaligned` is raised for.
     """
 
-    __slots__ = (
-        "_arranged",
-        "_chosen",
-        "_inputs",
-        "_returned",
-        "_tally",
-        "plan",
-        "request",
-        "selection",
-        "serve",
-    )
-
     def __init__(
         self,
         request: Request,
@@ -65,13 +53,13 @@ class Resolved:
         self._inputs = None if inputs is None else picker(inputs)
         self._arranged: Callable[[Any], Any] = tuple
         self._chosen: Callable[[Any], Sequence[Any]] | None = None
-        self._returned: Callable[[Any], Any] = tuple
         if single:
-            self._arranged, self._chosen, self._returned = itemgetter(0), _in_tuple, _itself
+            self._arranged, self._chosen = itemgetter(0), lambda out: (out,)
         if results is not None:
             there = {place: index for index, place in enumerate(results) if place is not None}
             self._chosen = picker([there[place] for place in range(len(there))])
-            self._arranged = _arrangement(results)
+            arranged = picker([-1 if place is None else place for place in results])
+            self._arranged = lambda given: arranged((*given, None))
         served = "torch" if plan is None else plan.candidate.name
         label = f"kernwright {request.family} {request.kind} {request.label} {served}"
         self.serve: Runner = ranged(reference if plan is None else plan.serve, label)
@@ -96,15 +84,7 @@ class Resolved:
             return self._arranged(self.serve(inputs, None))
         outputs: Any = out if self._chosen is None else self._chosen(out)
         self.serve(inputs, outputs)
-        return out if type(out) is tuple else self._returned(out)
-
-
-def _in_tuple(out: torch.Tensor) -> tuple[torch.Tensor]:
-    return (out,)
-
-
-def _itself(out: torch.Tensor) -> torch.Tensor:
-    return out
+        return tuple(out) if type(out) is list else out
 
 
 def picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
@@ -113,8 +93,3 @@ def picker(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
         (place,) = places
         return itemgetter(slice(place, place + 1 or None))  # a slice is a tuple already
     return itemgetter(*places)
-
-
-def _arrangement(results: Sequence[int | None]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
-    pick = picker([-1 if place is None else place for place in results])
-    return lambda given: pick((*given, None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from ..table import Build, Candidate, Contract, Table, Workload
 from .communicator import Communicator
@@ -67,9 +68,6 @@ class Selection:
         return max(controls, key=lambda decision: (decision.stage, -decision.mismatches))
 
 
-_NOTHING_UNUSABLE: Unusable = {}
-
-
 def select(
     table: Table,
     request: Request,
@@ -77,7 +75,7 @@ def select(
     policy: Policy,
     comm: Communicator | None = None,
     exact: bool = False,
-    unusable: Unusable = _NOTHING_UNUSABLE,
+    unusable: Unusable = MappingProxyType({}),
 ) -> Selection:
     """Decide which candidate serves `request`; pure, so devices may be imagined.
 

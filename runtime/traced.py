@@ -27,7 +27,7 @@ class Namespace:
 
     def __init__(self, dispatch: Dispatch) -> None:
         """Choose a key; the name follows from the table's folder unless `torch_ops` is given one."""
-        self._dispatch = dispatch
+        self.dispatch = dispatch
         self._name: str | None = None
         self._communicators: WeakValueDictionary[str, Communicator] = WeakValueDictionary()
         self._published = count()
@@ -46,10 +46,10 @@ class Namespace:
             )
         chosen = name or self.expected_name
         operators: list[TorchOperator] = []
-        for op in self._dispatch.operators:
+        for op in self.dispatch.operators.values():
             described = getattr(op, "torch_operators", None)  # a family of one's own may have none
             operators += described() if described is not None else ()
-        found = register(chosen, self._dispatch.table, operators)
+        found = register(chosen, self.dispatch.table, operators)
         self._name = chosen
         return found
 
@@ -64,11 +64,7 @@ class Namespace:
     @property
     def expected_name(self) -> str:
         """The namespace's name, also where it isn't registered yet."""
-        return self._name or default_name(self._dispatch.table.root)
-
-    def operator(self, family: str) -> Any:
-        """The op of a family, for a call that is being traced."""
-        return self._dispatch.operator(family)
+        return self._name or default_name(self.dispatch.table.root)
 
     def publish(self, comm: Communicator, name: str | None = None) -> str:
         """Give a communicator a name for use in graphs.

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from ..table import FieldValue, Table, Workload, low_end
 from .communicator import Communicator
 from .device import Device
+
+
+def named(table: Table, names: Iterable[str] | None) -> tuple[Workload, ...]:
+    """The workloads with these labels or of these specs; all of the table where none are named.
+
+    Raises:
+        ValueError: there is no such workload.
+    """
+    works = table.workloads
+    if names is None:
+        return works
+    wanted = set(names)
+    unknown = wanted.difference(*((work.label, work.spec) for work in works))
+    if unknown:
+        labels, specs = ({getattr(work, of): None for work in works} for of in ("label", "spec"))
+        raise ValueError(
+            f"no workload is called {', '.join(map(repr, sorted(unknown)))}; labels are "
+            f"{', '.join(labels) or 'none'}; specs are {', '.join(specs) or 'none'}"
+        )
+    return tuple(work for work in works if not wanted.isdisjoint((work.label, work.spec)))
 
 
 def sizes_by_interval(table: Table, sizes: Mapping[str, Iterable[int] | None]) -> dict[str, tuple[int, ...]]:
@@ -25,7 +45,7 @@ def sizes_by_interval(table: Table, sizes: Mapping[str, Iterable[int] | None]) -
     return {name: tuple(dict.fromkeys(values)) for name, values in sizes.items() if values is not None}
 
 
-def calls(work: Workload, sizes: Iterable[int] | None, device: Device) -> Iterator[dict[str, FieldValue]]:
+def calls(work: Workload, sizes: Iterable[int] | None, device: Device) -> list[dict[str, FieldValue]]:
     """The calls of a workload to warm up, as fields: those of `sizes` that it serves, else one in each cell.
 
     Args:
@@ -33,14 +53,18 @@ def calls(work: Workload, sizes: Iterable[int] | None, device: Device) -> Iterat
         sizes: values of its interval.
         device: where, as parts may be a device's own.
     """
-    served = work.fields.get(work.interval or "")
-    if sizes is None or not isinstance(served, tuple):
-        yield from _cells(work, device)
-        return
     fields = {name: low_end(value) for name, value in work.fields.items()}
-    for size in sizes:
-        if served[0] <= size <= served[1]:
-            yield {**fields, str(work.interval): size}
+    served = work.fields.get(work.interval or "")
+    if not isinstance(served, tuple) or (sizes is None and not work.parts):
+        return [fields]
+    if sizes is not None:
+        found = [size for size in sizes if served[0] <= size <= served[1]]
+    else:
+        own = [part for part in work.parts if part.device == device.name]
+        parts = own or [part for part in work.parts if part.device is None]
+        first = [(-(-part.low // work.multiple) * work.multiple, part.high) for part in parts]
+        found = [at for at, high in first if at <= high]
+    return [{**fields, str(work.interval): size} for size in found]
 
 
 def checked_here(devices: Iterable[Device]) -> tuple[Device, ...]:
@@ -69,14 +93,3 @@ def current_devices(comm: Communicator | None) -> tuple[Device, ...]:
     if target is not None:
         return () if target.arch is None else (target,)
     return (current(torch.device("cuda")),) if torch.cuda.is_available() else ()
-
-
-def _cells(work: Workload, device: Device) -> list[dict[str, FieldValue]]:
-    """Fields of one call in each part of the workload's interval on a device; of one call where it has no parts."""
-    fields: dict[str, FieldValue] = {name: low_end(value) for name, value in work.fields.items()}
-    if work.interval is None or not work.parts:
-        return [fields]
-    own = [part for part in work.parts if part.device == device.name]
-    parts = own or [part for part in work.parts if part.device is None]
-    first = [(-(-part.low // work.multiple) * work.multiple, part.high) for part in parts]
-    return [{**fields, work.interval: at} for at, high in first if at <= high]

@@ -5,7 +5,7 @@ names in the order of its parameters.
 """
 
 from .candidate import Candidate, Contract
-from .channel import OVERLAP, aligned, laid_out
+from .channel import ALIGNMENT, OVERLAP, aligned, laid_out
 from .dtypes import ITEM_BYTES, SHORT_DTYPE
 from .family import CTA_FIELDS, CtaRecord, FamilyEntry
 from .kernel import Buffer, Build, Dim3, Kernel, Launch
@@ -14,6 +14,7 @@ from .tree import MAX_LANES, WARP, default_lanes, legal_lanes
 from .workload import FORMAT, FieldValue, Part, Table, Tree, Workload, low_end
 
 __all__ = [
+    "ALIGNMENT",
     "CTA_FIELDS",
     "FORMAT",
     "ITEM_BYTES",

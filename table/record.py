@@ -19,6 +19,10 @@ class DeviceKind:
     sm_count: int
     name: str
 
+    def __str__(self) -> str:
+        """`sm_90, 132 SMs, NVIDIA H200`."""
+        return f"{self.arch}, {self.sm_count} SMs, {self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class RecordLine:

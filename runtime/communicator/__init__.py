@@ -53,11 +53,9 @@ class Imagined:
     layout_version: int = LAYOUT_VERSION
 
     def owns(self, channel: str) -> bool:
-        """Whether it is the one."""
         return channel == self.channel
 
     def absence(self, channel: str) -> str:
-        """Why it isn't."""
         return f"the question is about spec {self.channel}; {channel} is another's channel"
 
 
@@ -77,10 +75,9 @@ def objection(needed: tuple[str, ...], channel: str, comm: Communicator | None) 
     if comm is None:
         return f"it talks to peers over channel {channel}, which needs a communicator; none was given"
     if not comm.owns(channel):
-        reason: str | None = getattr(comm, "absence", lambda _: None)(channel)
-        return (
-            reason or f"the communicator doesn't own channel {channel}; only the one that made it may use it"
-        )
+        absence: str | None = getattr(comm, "absence", lambda _: None)(channel)
+        unowned = f"the communicator doesn't own channel {channel}; only the one that made it may use it"
+        return absence or unowned
     if comm.layout_version != LAYOUT_VERSION:
         return (
             f"the communicator that owns channel {channel} has layout version {comm.layout_version}; "

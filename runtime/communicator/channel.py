@@ -54,24 +54,24 @@ def channel_plans(table: Table, world_size: int, specs: Iterable[str] | None = N
     Raises:
         ValueError: no workload of that world size belongs to a spec that was named.
     """
+    works = [work for work in table.workloads if work.channel and work.fields.get("world_size") == world_size]
     found: dict[str, ChannelPlan] = {}
-    admitted: set[str] = set()
-    digests: dict[str, list[str]] = {}
-    for work in table.workloads:
-        if work.channel and work.fields.get("world_size") == world_size:
-            needed = frozenset(name for candidate in work.candidates for name in candidate.capabilities)
-            builds = [build.code for c in work.candidates for build in c.builds.values()]
-            digests.setdefault(work.spec, []).extend(builds)
-            needing = {candidate.name for candidate in work.candidates if candidate.capabilities}
-            if any(record.verdict == "admitted" and record.candidate in needing for record in work.records):
-                admitted.add(work.spec)
-            known = found.get(work.spec)
-            needed |= known.capabilities if known else frozenset()
-            text = json.dumps(sorted(digests[work.spec]))
-            sources = hashlib.sha256(text.encode()).hexdigest()
-            waits = table.family(work.family).waits
-            found[work.spec] = ChannelPlan(work.spec, work.channel, needed, sources, waits)
+    for spec in dict.fromkeys(work.spec for work in works):
+        mine = [work for work in works if work.spec == spec]
+        candidates = [candidate for work in mine for candidate in work.candidates]
+        text = json.dumps(sorted(build.code for c in candidates for build in c.builds.values()))
+        needed = frozenset(name for candidate in candidates for name in candidate.capabilities)
+        sources = hashlib.sha256(text.encode()).hexdigest()
+        waits = table.family(mine[-1].family).waits
+        found[spec] = ChannelPlan(spec, mine[-1].channel, needed, sources, waits)
     if specs is None:
+        admitted = {
+            work.spec
+            for work in works
+            for record in work.records
+            if record.verdict == "admitted"
+            and any(c.capabilities and c.name == record.candidate for c in work.candidates)
+        }
         return [
             plan for plan in found.values() if not plan.offsets.get("on_request") or plan.name in admitted
         ]

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast, get_args
 
 from ...table import Table
+from ..errors import first_line
 from .agreement import agree, exchange, obstacle, statement
 from .channel import Channel, ChannelPlan, channel_plans
 from .memory import MAKERS, Backend
@@ -98,45 +99,26 @@ class GroupCommunicator(ChannelOwner):
                 memory = shared.own.view(1, plan.size)
                 self._channels[plan.name] = Channel(plan, memory, shared.addresses, self.rank, shared.close)
         except Exception as error:  # what each backend raises where it can't work is its own
-            return (str(error).strip() or type(error).__name__).splitlines()[0]
+            return first_line(error)
         return None
 
-    def absence(self, channel: str) -> str | None:
-        """Why a channel isn't there, in a sentence; None where nothing stood in the way of opening it."""
-        return None if channel in self._channels else self._absence
-
-    def reset(self) -> None:
-        """Make the channels as new, after an error; collective, and waits for all work on the device."""
-        import torch
-
-        if self._channels:
-            torch.cuda.synchronize(self.device)
-            torch.distributed.barrier(self.group)  # no kernel of any rank is on the channels now
-            for channel in self._channels.values():
-                channel.clear()
-            torch.cuda.synchronize(self.device)
-            torch.distributed.barrier(self.group)  # and none begins before all are clear
-        self.generation += 1
-
     def close(self) -> None:
-        """Give the channels' memory back; collective. Graphs that use them can't be replayed any more."""
+        """Give the channels' memory back; see `ChannelOwner.close`."""
+        if self._channels:
+            super().close()
+            self._absence = "the communicator is closed; make a new one"
+
+    def _settle(self) -> None:
         import torch
 
         if self._channels:
             torch.cuda.synchronize(self.device)
             torch.distributed.barrier(self.group)
-            for channel in self._channels.values():
-                channel.close()
-            self._channels.clear()
-            self._absence = "the communicator is closed; make a new one"
-            self.generation += 1
 
     def __enter__(self) -> GroupCommunicator:
-        """Itself; closed at the end of the block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ...table import Table
+from ...table import ALIGNMENT, Table, aligned
 from .channel import Channel, channel_plans
 from .owner import ChannelOwner
 
 if TYPE_CHECKING:
     import torch
-
-ALIGNMENT = 256
 
 
 class LocalCommunicator(ChannelOwner):
@@ -46,7 +44,7 @@ class LocalCommunicator(ChannelOwner):
         self.timeout_ns = round(timeout_s * 1e9)
         plans = channel_plans(table, world_size, specs)
         for plan in plans:
-            stride = -(-plan.size // ALIGNMENT) * ALIGNMENT
+            stride = aligned(plan.size)
             block = torch.zeros(world_size * stride + ALIGNMENT, dtype=torch.uint8, device=device)
             begin = -block.data_ptr() % ALIGNMENT
             memory = block[begin : begin + world_size * stride].view(world_size, stride)[:, : plan.size]
@@ -54,22 +52,6 @@ class LocalCommunicator(ChannelOwner):
             self._channels[plan.name] = Channel(plan, memory, addresses, 0)
         self._settle()
         self.capabilities = frozenset(name for plan in plans for name in plan.capabilities)
-
-    def reset(self) -> None:
-        """Make the channels as new, after an error; waits for all work on the device."""
-        self._settle()
-        for channel in self._channels.values():
-            channel.clear()
-        self.generation += 1
-        self._settle()
-
-    def close(self) -> None:
-        """Give the channels' memory back; waits for all work on the device."""
-        self._settle()
-        for channel in self._channels.values():
-            channel.close()
-        self._channels.clear()
-        self.generation += 1
 
     def _settle(self) -> None:
         """Wait for the device: other streams aren't ordered behind the current one, which has zeroed the memory."""

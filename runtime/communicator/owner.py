@@ -43,8 +43,8 @@ class ChannelOwner(ABC):
     """The communicator's name in graphs; `publish` of the dispatch module gives it."""
 
     def __init__(self) -> None:
-        """Begin without a channel."""
         self._channels: dict[str, Channel] = {}
+        self._absence: str | None = None
         self.capabilities = frozenset()
 
     def owns(self, channel: str) -> bool:
@@ -53,8 +53,7 @@ class ChannelOwner(ABC):
 
     def absence(self, channel: str) -> str | None:
         """Why a channel isn't there, in a sentence; None where nothing is known to stand in its way."""
-        del channel
-        return None
+        return None if channel in self._channels else self._absence
 
     def channel(self, name: str) -> Channel:
         """An open channel."""
@@ -88,10 +87,22 @@ class ChannelOwner(ABC):
         for channel in self._channels.values():
             channel.check()
 
-    @abstractmethod
     def reset(self) -> None:
-        """Make the channels as new, after an error."""
+        """Make the channels as new, after an error; waits for all work on the device. In a group it is collective."""
+        self._settle()  # no kernel of any rank is on the channels now
+        for channel in self._channels.values():
+            channel.clear()
+        self._settle()  # and none begins before all are clear
+        self.generation += 1
+
+    def close(self) -> None:
+        """Give the channels' memory back; as `reset`. Graphs that use them can't be replayed any more."""
+        self._settle()
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
+        self.generation += 1
 
     @abstractmethod
-    def close(self) -> None:
-        """Give the channels' memory back."""
+    def _settle(self) -> None:
+        """Wait for all work on the channels, that of other ranks too."""

@@ -1,4 +1,4 @@
-"""A view of a communicator that shows one channel, chosen by name."""
+"""What a caller gets that names a channel."""
 
 from __future__ import annotations
 
@@ -8,19 +8,16 @@ from .owner import ChannelOwner
 
 
 class SingleChannel:
-    """A communicator as if it had one channel: what a caller gets that names the channel."""
+    """A view of a communicator, as if it had one channel."""
 
     def __init__(self, comm: ChannelOwner, channel: str) -> None:
-        """Hide all other channels."""
         self.rank, self.world_size, self.layout_version = comm.rank, comm.world_size, comm.layout_version
         self.capabilities, self._comm, self._channel = comm.capabilities, comm, channel
 
     def owns(self, channel: str) -> bool:
-        """Whether it is the one, and open."""
         return channel == self._channel and self._comm.owns(channel)
 
     def absence(self, channel: str) -> str | None:
-        """Why it can't be used."""
         if channel != self._channel:
             return f"channel {self._channel} was asked for"
         return self._comm.absence(channel)

@@ -36,7 +36,7 @@ def gpu(make: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def op_of(bound: Dispatch) -> Any:
-    return bound._operators["hyper_connection"]
+    return bound.operators["hyper_connection"]
 
 
 def test_a_table_of_another_format_is_a_sentence(make: ModuleType) -> None:

@@ -67,7 +67,7 @@ def bound(make: ModuleType) -> Dispatch:
 
 @pytest.fixture
 def op(bound: Dispatch) -> Any:
-    return bound._operators["hyper_connection"]
+    return bound.operators["hyper_connection"]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import torch
 from harness import tables
 torch._dynamo.config.suppress_errors = False
 bound = tables.dispatch_of(tables.workload(tables.candidate("control")))
-op = bound._operators["hyper_connection"]
+op = bound.operators["hyper_connection"]
 assert not hasattr(torch.ops.kernwright_workspace, "hyper_connection_boundary")
 compiled = torch.compile(lambda *tensors: op(*tensors), fullgraph=True, backend="eager")
 found = compiled(*tables.tensors())
@@ -93,7 +93,7 @@ def test_other_numbers_of_tokens_do_not_recompile(
 def test_decode_after_prefill_is_dispatched_by_its_own_size(
     make: ModuleType, bound: Dispatch, gpu: Any
 ) -> None:
-    op = bound._operators["hyper_connection"]
+    op = bound.operators["hyper_connection"]
     compiled = torch.compile(lambda *tensors: op(*tensors), backend="aot_eager", fullgraph=True, dynamic=True)
     for tokens in (7, 1, 3, 1):
         compiled(*make.tensors(tokens=tokens))  # type: ignore[operator]
@@ -125,7 +125,7 @@ def test_the_first_call_of_a_process_may_be_a_compiled_one(python: Any) -> None:
 
 
 def test_a_policy_of_the_caller_reaches_a_compiled_call(make: ModuleType, bound: Dispatch, gpu: Any) -> None:
-    op: Any = bound._operators["hyper_connection"]
+    op: Any = bound.operators["hyper_connection"]
     compiled = torch.compile(lambda *tensors: op(*tensors)[1], backend="aot_eager", fullgraph=True)
     stated = torch.compile(
         lambda *tensors: op(*tensors, policy="control")[1], backend="aot_eager", fullgraph=True
@@ -194,7 +194,7 @@ def test_make_fx_sees_one_node(make: ModuleType, op: Any) -> None:
 
 
 def test_a_plan_is_for_eager_code(make: ModuleType, bound: Dispatch, gpu: Any) -> None:
-    op: Any = bound._operators["hyper_connection"]
+    op: Any = bound.operators["hyper_connection"]
     plan = op.plan(*make.tensors())
     results = plan(*make.tensors())
     assert [tuple(tensor.shape) for tensor in results] == [(1, 256), (1, 64), (1, 4)]

@@ -35,7 +35,7 @@ work = tables.workload(tables.candidate("control"), tables.candidate("fast"),
 bound = tables.dispatch_of(work, root=Path("/cached/generated"))
 if os.environ["TAG"] == "1":
     tag_compile_caches(bound.fingerprint())
-op = bound._operators["hyper_connection"]
+op = bound.operators["hyper_connection"]
 torch.compile(lambda *tensors: op(*tensors), fullgraph=True)(*tables.tensors())
 print(json.dumps({
     "hits": counters["aot_autograd"]["autograd_cache_hit"] + counters["inductor"]["fxgraph_cache_hit"],

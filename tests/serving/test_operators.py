@@ -206,7 +206,7 @@ def test_a_communicator_is_known_by_its_name(make: ModuleType, bound: Dispatch) 
     boundary(*make.tensors(), comm="comm0")
     assert bound.stats().fallbacks == {"world_size": 1}
     del comm
-    bound._operators["hyper_connection"]._resolved.clear()  # type: ignore[attr-defined]
+    bound.operators["hyper_connection"]._resolved.clear()  # type: ignore[attr-defined]
     gc.collect()
     with pytest.raises(ValueError, match="no communicator is called 'comm0'"):
         boundary(*make.tensors(), comm="comm0")

@@ -40,7 +40,7 @@ def cold(make: ModuleType, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> Dispatc
 def test_watching_names_what_a_cold_call_does_and_a_warm_one_does_not(
     make: ModuleType, cold: Dispatch
 ) -> None:
-    op: Any = cold._operators["hyper_connection"]
+    op: Any = cold.operators["hyper_connection"]
     with watch() as events:
         op(*make.tensors())
     assert events == [
@@ -65,7 +65,7 @@ def test_after_warm_up_a_first_call_loads_nothing(make: ModuleType, cold: Dispat
     with watch() as events:
         cold.warm_up([H200])
     assert len([event for event in events if "loaded" in event]) == 1
-    op: Any = cold._operators["hyper_connection"]
+    op: Any = cold.operators["hyper_connection"]
     with watch() as events:
         for kind in ("boundary", "first", "combine", "final"):
             op(*make.tensors(kind=kind), kind=kind)
@@ -113,7 +113,7 @@ def test_there_is_a_call_for_every_part_of_the_library() -> None:
     from kernwright.generated.dispatch import DISPATCH, TABLE
     from kernwright.runtime import warm
 
-    operators = {operator.family: operator for operator in DISPATCH.operators}
+    operators = {operator.family: operator for operator in DISPATCH.operators.values()}
     calls = 0
     for work in TABLE.workloads:
         for fields in warm.calls(work, None, H200):
@@ -138,7 +138,7 @@ def test_device_memory_that_torch_asks_for_is_an_event(monkeypatch: pytest.Monke
 
 
 def test_thirty_two_threads_never_mix_their_calls(make: ModuleType, bound: Dispatch, gpu: Any) -> None:
-    op: Any = bound._operators["hyper_connection"]
+    op: Any = bound.operators["hyper_connection"]
     operator = bound.torch_ops().hyper_connection_boundary
     ready = op.plan(*make.tensors())
     barrier = threading.Barrier(32)
@@ -209,7 +209,7 @@ SENTENCE = (
 def test_a_forked_child_that_calls_gets_a_sentence(
     make: ModuleType, bound: Dispatch, gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    op: Any = bound._operators["hyper_connection"]
+    op: Any = bound.operators["hyper_connection"]
     ready = op.plan(*make.tensors())
     tensors = make.tensors()
     op(*tensors)
@@ -238,7 +238,7 @@ def test_ranges_are_off_unless_asked_for(
     seen: list[Any] = []
     nvtx = SimpleNamespace(range_push=lambda label: seen.append(label), range_pop=lambda: seen.append(None))
     monkeypatch.setattr(torch.cuda, "nvtx", nvtx)
-    op: Any = bound._operators["hyper_connection"]
+    op: Any = bound.operators["hyper_connection"]
     resolved = op.plan(*make.tensors())
     assert resolved.serve is resolved.plan.serve  # nothing stands between
     assert seen == []
@@ -284,7 +284,7 @@ def test_ranges_that_torch_does_not_have(make: ModuleType, op: Any, monkeypatch:
 
 
 def test_a_known_call_is_recognised_by_all_that_matters(make: ModuleType, bound: Dispatch, gpu: Any) -> None:
-    op: Any = bound._operators["hyper_connection"]
+    op: Any = bound.operators["hyper_connection"]
     tensors = make.tensors()
     op(*tensors)
     with watch() as events:
@@ -325,7 +325,7 @@ def test_tensors_like_those_recorded_are_of_the_same_sizes_and_strides() -> None
 
 
 def test_known_outputs_are_looked_at_on_every_call(make: ModuleType, bound: Dispatch, gpu: Any) -> None:
-    op: Any = bound._operators["hyper_connection"]
+    op: Any = bound.operators["hyper_connection"]
     tensors = make.tensors()
     out = op(*tensors)
     with watch() as events:

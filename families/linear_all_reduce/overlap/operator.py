@@ -69,7 +69,7 @@ def _make(name: str) -> None:
         return
     namespace, comm, *rest = json.loads(name)
     for module in list(modules.values()):
-        op = module.operator("linear_all_reduce")
+        op: Any = module.dispatch.operator("linear_all_reduce")
         if module.expected_name == namespace and op is not None:
             op.group(Terms(module.communicator(comm), *rest))
 
@@ -110,9 +110,8 @@ def traced_group(
     """
     namespace = modules[key]
     found = namespace.communicator(comm)
-    name: str = namespace.operator("linear_all_reduce").group(
-        Terms(found, exact, policy, quantisation, nonfinite, force)
-    )[0]
+    op: Any = namespace.dispatch.operator("linear_all_reduce")
+    name: str = op.group(Terms(found, exact, policy, quantisation, nonfinite, force))[0]
     return name
 
 

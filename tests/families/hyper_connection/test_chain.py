@@ -15,7 +15,7 @@ def weights(make: ModuleType, seed: int, kind: str = "boundary") -> Weights:
 
 
 def op_of(make: ModuleType) -> Any:
-    return make.dispatch_of(make.workload(make.candidate("control")))._operators["hyper_connection"]
+    return make.dispatch_of(make.workload(make.candidate("control"))).operators["hyper_connection"]
 
 
 def test_a_chain_is_the_ops_calls_in_order(make: ModuleType) -> None:

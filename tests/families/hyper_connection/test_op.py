@@ -22,7 +22,7 @@ def bound(make: ModuleType) -> Dispatch:
 
 @pytest.fixture
 def op(bound: Dispatch) -> Any:
-    return bound._operators["hyper_connection"]
+    return bound.operators["hyper_connection"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -103,7 +103,7 @@ def test_the_kind_first_takes_its_branches_from_the_table(make: ModuleType, op: 
         make.workload(make.candidate("control"), branches=2, hidden=128),
     )
     with pytest.raises(ValueError, match=r"has several \(2, 4\) for low_rank 32; pass branches="):
-        two._operators["hyper_connection"](*tensors, kind="first")
+        two.operators["hyper_connection"](*tensors, kind="first")
     shared = make.tensors(kind="first", shared=True, hidden=96)
     assert op(*shared, kind="first")[2].shape == (1, 4)
 

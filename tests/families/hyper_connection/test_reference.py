@@ -20,7 +20,7 @@ KINDS = ("boundary", "first", "combine", "final")
 
 @pytest.fixture
 def op(make: ModuleType) -> Any:
-    return make.dispatch_of()._operators["hyper_connection"]
+    return make.dispatch_of().operators["hyper_connection"]
 
 
 def half(*rows: list[float]) -> torch.Tensor:
