@@ -32,7 +32,7 @@ VALUES_BYTES = 16 * 1024
 """About how large the payloads are that hold one kind of values alone."""
 
 
-class AllReduce:
+class AllReduceEvidence:
     """See `evidence.family_evidence.FamilyEvidence` and `ThresholdEvidence`."""
 
     def cases(self, workload: Workload) -> Iterator[Case]:
@@ -120,7 +120,7 @@ class AllReduce:
         return baselines.of(str(workload.fields["dtype"]))
 
 
-EVIDENCE = AllReduce()
+EVIDENCE = AllReduceEvidence()
 
 
 def grid(low: int, high: int) -> tuple[int, ...]:
