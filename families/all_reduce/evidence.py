@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from ...evidence.family_evidence import Call
 
-KINDS = ("staged", "sum2", "symmetric")
 SEEDS = {"staged": 1, "sum2": 2, "symmetric": 3}
 LAST_EPOCH = 2**32 - 1
 """Epoch of the last call before epochs begin again; 0 is left out, and parity goes on alternating."""
@@ -50,7 +49,7 @@ class AllReduceEvidence:
             small = max(first, min(last, EMULATED_BYTES) // item * item)
             odd = min(last, first + 3 * item)
             middle = max(first, min(last, VALUES_BYTES)) // item * item
-            for kind in KINDS:
+            for kind in SEEDS:
                 copied = kind == "staged"
                 for size in sorted(
                     {first, min(last, first + item), odd, small, max(first, last - item), last}
