@@ -29,7 +29,7 @@ from ...runtime.plain import is_traced
 from ...runtime.request import Request
 from ...runtime.resolved import Resolved
 from ...runtime.traced import graph_name
-from ...table import ITEM_BYTES, Contract
+from ...table import ITEM_BYTES, Contract, FieldValue
 from .inputs import Acquired, Inputs, split_like
 from .request import FAMILY, KINDS, check_alike, check_comm, check_tensors
 
@@ -236,7 +236,7 @@ class AllReduce(Op):
 
         options = {**dict(zip(self._defaults, values, strict=True)), "comm": graph_name(comm)}
         getattr(torch.ops, namespace_of(self._dispatch.traced.key)).all_reduce_.default(out, **options)
-        return out
+        return out  # type: ignore[no-any-return]
 
     def call(self, arguments: tuple[Any, ...], kind: str, values: tuple[Any, ...], out: Any) -> torch.Tensor:
         """The op itself, as operators of torch call it, and calls that aren't traced; see `__call__`."""
@@ -342,7 +342,7 @@ class AllReduce(Op):
         self, kind: str, numel: int, dtype: str, options: AllReduceOptions, slot: int = 0
     ) -> Request:
         comm, size = options.comm, numel * ITEM_BYTES.get(dtype, 8)
-        fields = {"dtype": dtype, "world_size": comm.world_size, "payload_bytes": size}
+        fields: dict[str, FieldValue] = {"dtype": dtype, "world_size": comm.world_size, "payload_bytes": size}
         request = self.request(fields, kind)
         request = replace(
             request,
