@@ -25,9 +25,7 @@ def of(dtype: str) -> Mapping[str, Callable[[Chain], Call]]:
     """The baselines that are installed here and take the dtype."""
     found: dict[str, Callable[[Chain], Call]] = {"NCCL": nccl}
     if dtype in PYTORCH_DTYPES and hasattr(torch.ops.symm_mem, "one_shot_all_reduce"):
-        found["PyTorch one_shot"] = symmetric(
-            "one_shot_all_reduce"
-        )  # gives a fresh tensor
+        found["PyTorch one_shot"] = symmetric("one_shot_all_reduce")  # gives a fresh tensor
         found["PyTorch two_shot"] = symmetric("two_shot_all_reduce_")  # in place
     return found
 

@@ -61,7 +61,8 @@ class AllReduceEvidence:
 
     def tensors(self, workload: Workload, case: Case, device: torch.device) -> Mapping[str, torch.Tensor]:
         """`inputs` `[ranks, elements]`, for `sum2` also `addends`; without a copy-in they lie in the channel."""
-        dtype, numel = str(workload.fields["dtype"]), _numel(workload, case)
+        assert case.at is not None
+        dtype, numel = str(workload.fields["dtype"]), case.at // _item(workload)
         xp, values = array_library(device), "mixed" if case.inputs == WRAPS else case.inputs
         roles: tuple[Any, ...] = ("inputs", "addends") if case.kind == "sum2" else ("inputs",)
         return {
@@ -195,11 +196,6 @@ def _item(workload: Workload) -> int:
 
 def _ranks(workload: Workload) -> int:
     return int(str(workload.fields["world_size"]))
-
-
-def _numel(workload: Workload, case: Case) -> int:
-    assert case.at is not None
-    return case.at // _item(workload)
 
 
 def _spans(workload: Workload) -> list[tuple[int, int]]:

@@ -94,22 +94,14 @@ class BoundaryShape:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenTrees:
-    """The reduction trees of a call, and where they come from."""
-
-    trees: Mapping[str, Tree]
-    origin: str
-
-
-def trees_for(table: Table, fields: Mapping[str, Any], kind: str) -> ChosenTrees:
-    """The trees of the table's workload of these fields, else the defaults.
+def trees_for(table: Table, fields: Mapping[str, Any], kind: str) -> tuple[Mapping[str, Tree], str]:
+    """The trees of the table's workload of these fields, else the defaults; and where they come from, in words.
 
     A workload that has the shape but other tokens, or another dtype, world size, norm or eps is second choice: its
     trees are legal, and more likely to be what a later spec states than the defaults.
     """
     if kind == "combine":
-        return ChosenTrees({}, "no sums")
+        return {}, "no sums"
     lengths = {name: fields[name] for name in ("branches", "hidden", "low_rank")}
     same = [
         work
@@ -119,9 +111,9 @@ def trees_for(table: Table, fields: Mapping[str, Any], kind: str) -> ChosenTrees
     alike = fields.items()
     best = max(same, key=lambda work: sum(_has(work.fields[name], v) for name, v in alike), default=None)
     if best is not None:
-        return ChosenTrees(best.trees, f"trees of workload {best.label}")
+        return best.trees, f"trees of workload {best.label}"
     trees = default_trees(**lengths)
-    return ChosenTrees(trees, "default trees " + ", ".join(f"{name} {list(t)}" for name, t in trees.items()))
+    return trees, "default trees " + ", ".join(f"{name} {list(t)}" for name, t in trees.items())
 
 
 def _has(served: FieldValue, value: FieldValue) -> bool:
