@@ -25,7 +25,8 @@ def of(dtype: str) -> Mapping[str, Callable[[Chain], Call]]:
     """The baselines that are installed here and take the dtype."""
     found: dict[str, Callable[[Chain], Call]] = {"NCCL": nccl}
     if dtype in PYTORCH_DTYPES and hasattr(torch.ops.symm_mem, "one_shot_all_reduce"):
-        found |= {"PyTorch one_shot": one_shot, "PyTorch two_shot": two_shot}
+        found["PyTorch one_shot"] = symmetric("one_shot_all_reduce")  # gives a fresh tensor
+        found["PyTorch two_shot"] = symmetric("two_shot_all_reduce_")  # in place
     return found
 
 
@@ -73,34 +74,20 @@ def nccl(chain: Chain) -> Call:
     return OnCopies(cast("Calls", chain), torch.empty_like, reduce)
 
 
-def one_shot(chain: Chain) -> Call:
-    """`symm_mem.one_shot_all_reduce`: every rank reads everything; the sum is a fresh tensor."""
+def symmetric(op: str) -> Callable[[Chain], Call]:
+    """An op of `torch.ops.symm_mem`, on copies in symmetric memory."""
 
     def reduce(tensor: torch.Tensor) -> torch.Tensor:
-        summed: torch.Tensor = torch.ops.symm_mem.one_shot_all_reduce(tensor, "sum", _name())
+        assert dist.group.WORLD is not None
+        summed: torch.Tensor = getattr(torch.ops.symm_mem, op)(tensor, "sum", dist.group.WORLD.group_name)
         return summed
 
-    return OnCopies(cast("Calls", chain), _shared, reduce)
-
-
-def two_shot(chain: Chain) -> Call:
-    """`symm_mem.two_shot_all_reduce_`, in place."""
-
-    def reduce(tensor: torch.Tensor) -> torch.Tensor:
-        summed: torch.Tensor = torch.ops.symm_mem.two_shot_all_reduce_(tensor, "sum", _name())
-        return summed
-
-    return OnCopies(cast("Calls", chain), _shared, reduce)
+    return lambda chain: OnCopies(cast("Calls", chain), _shared, reduce)
 
 
 def _shared(like: torch.Tensor) -> torch.Tensor:
     """Symmetric memory; collective."""
-    symmetric: Any = importlib.import_module("torch.distributed._symmetric_memory")
-    tensor: torch.Tensor = symmetric.empty(like.numel(), dtype=like.dtype, device=like.device)
-    symmetric.rendezvous(tensor, dist.group.WORLD)
+    memory: Any = importlib.import_module("torch.distributed._symmetric_memory")
+    tensor: torch.Tensor = memory.empty(like.numel(), dtype=like.dtype, device=like.device)
+    memory.rendezvous(tensor, dist.group.WORLD)
     return tensor
-
-
-def _name() -> str:
-    assert dist.group.WORLD is not None
-    return str(dist.group.WORLD.group_name)

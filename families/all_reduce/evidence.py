@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from ...evidence.family_evidence import Call
 
-KINDS = ("staged", "sum2", "symmetric")
 SEEDS = {"staged": 1, "sum2": 2, "symmetric": 3}
 LAST_EPOCH = 2**32 - 1
 """Epoch of the last call before epochs begin again; 0 is left out, and parity goes on alternating."""
@@ -32,7 +31,7 @@ VALUES_BYTES = 16 * 1024
 """About how large the payloads are that hold one kind of values alone."""
 
 
-class AllReduce:
+class AllReduceEvidence:
     """See `evidence.family_evidence.FamilyEvidence` and `ThresholdEvidence`."""
 
     def cases(self, workload: Workload) -> Iterator[Case]:
@@ -50,7 +49,7 @@ class AllReduce:
             small = max(first, min(last, EMULATED_BYTES) // item * item)
             odd = min(last, first + 3 * item)
             middle = max(first, min(last, VALUES_BYTES)) // item * item
-            for kind in KINDS:
+            for kind in SEEDS:
                 copied = kind == "staged"
                 for size in sorted(
                     {first, min(last, first + item), odd, small, max(first, last - item), last}
@@ -62,7 +61,8 @@ class AllReduce:
 
     def tensors(self, workload: Workload, case: Case, device: torch.device) -> Mapping[str, torch.Tensor]:
         """`inputs` `[ranks, elements]`, for `sum2` also `addends`; without a copy-in they lie in the channel."""
-        dtype, numel = str(workload.fields["dtype"]), _numel(workload, case)
+        assert case.at is not None
+        dtype, numel = str(workload.fields["dtype"]), case.at // _item(workload)
         xp, values = array_library(device), "mixed" if case.inputs == WRAPS else case.inputs
         roles: tuple[Any, ...] = ("inputs", "addends") if case.kind == "sum2" else ("inputs",)
         return {
@@ -120,7 +120,7 @@ class AllReduce:
         return baselines.of(str(workload.fields["dtype"]))
 
 
-EVIDENCE = AllReduce()
+EVIDENCE = AllReduceEvidence()
 
 
 def grid(low: int, high: int) -> tuple[int, ...]:
@@ -196,11 +196,6 @@ def _item(workload: Workload) -> int:
 
 def _ranks(workload: Workload) -> int:
     return int(str(workload.fields["world_size"]))
-
-
-def _numel(workload: Workload, case: Case) -> int:
-    assert case.at is not None
-    return case.at // _item(workload)
 
 
 def _spans(workload: Workload) -> list[tuple[int, int]]:

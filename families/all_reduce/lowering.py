@@ -14,6 +14,7 @@ from ...generator.lowering import Lowering
 from ...specs import CandidateSpec, Spec, WorkloadSpec
 from ...table import ITEM_BYTES, Launch, Part
 from .spec import AllReduceSpec, AllReduceWorkload, ChannelLayout, Collective
+from .threshold import ROUTES as ROUTES
 from .workload import CHANNEL_CTAS, LAYOUT_VERSION
 
 WORD_TYPE = {4: "unsigned int", 8: "uint2", 16: "uint4"}
@@ -35,7 +36,6 @@ ARGUMENTS = {
 """Parameters of the kernels, by operation."""
 
 UNIT = "bytes"
-ROUTES = ("tagged_words", "one_stage", "two_stage")
 WAITS = {0: "the start of the call", 1: "the second barrier", 2: "a packet"}
 """Barriers by their number (`barrier.cuh.j2`), and `PACKET_WAIT` of `tagged_words.cu.j2`."""
 
@@ -52,7 +52,7 @@ def parts(spec: Spec, workload: WorkloadSpec) -> tuple[Part, ...]:
     assert isinstance(spec, AllReduceSpec)
     assert isinstance(workload, AllReduceWorkload)
     return tuple(
-        Part(part.route, part.min, part.max, entry.device, entry.measured)
+        part
         for entry in spec.threshold
         if entry.holds_for(workload)
         for part in entry.parts(workload.payload_bytes)

@@ -13,35 +13,30 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...runtime import policy as policies
-from ...runtime.arguments import dtype_name, refuse_grad
-from ...runtime.call_options import CallOptions
+from ...runtime.arguments import checked_kind, dtype_name, refuse_grad
+from ...runtime.call_options import CallOptions, options_schema
 from ...runtime.communicator.owner import ChannelOwner
 from ...runtime.communicator.single_channel import SingleChannel
 from ...runtime.current import current_stream
-from ...runtime.device import serves
 from ...runtime.dispatch import Dispatch, chosen_policy
-from ...runtime.errors import LoadError
 from ...runtime.explanation import Explanation
 from ...runtime.op import MAX_RESOLVED, Op, runner
 from ...runtime.plain import is_traced
-from ...runtime.plan import Plan
 from ...runtime.request import Request
 from ...runtime.resolved import Resolved
-from ...runtime.selection import Choice
 from ...runtime.traced import graph_name
-from ...table import Contract, FieldValue
+from ...table import ITEM_BYTES, Contract, FieldValue
 from .inputs import Acquired, Inputs, split_like
-from .request import FAMILY, KINDS, check_alike, check_comm, check_tensors, local_request, request_of
+from .request import FAMILY, KINDS, check_alike, check_comm, check_tensors
 
 if TYPE_CHECKING:
     import torch
 
     from ...runtime.operators import TorchOperator
-    from ...runtime.request import Runner
 
 
 @dataclass(frozen=True)
@@ -74,6 +69,8 @@ class AllReduce(Op):
     family = FAMILY
     kinds = KINDS
     options = AllReduceOptions
+    short_form: ClassVar[Mapping[str, str]] = {"b": "payload_bytes", "tp": "world_size"}
+    alignment = 1
 
     def __init__(self, dispatch: Dispatch) -> None:
         """Bind, and make the op known to `dispatch`."""
@@ -109,7 +106,7 @@ class AllReduce(Op):
             PeerTimeout, Overlap: an earlier call on the channel failed.
             Unsupported, NotWarm: as `Dispatch.resolve` says.
         """
-        return self._call("staged", (tensor,), comm, out, channel, exact, policy)
+        return self._called("staged", (tensor, None), (channel, exact, policy, comm), out)
 
     def sum2(
         self,
@@ -123,8 +120,7 @@ class AllReduce(Op):
         policy: str | None = None,
     ) -> torch.Tensor:
         """The sum over the ranks of `a + b`, which a rank rounds to the storage dtype first; else as `all_reduce`."""
-        check_alike((a, b))
-        return self._call("sum2", (a, b), comm, out, channel, exact, policy)
+        return self._called("sum2", (a, b), (channel, exact, policy, comm), out)
 
     def acquire_outputs(
         self,
@@ -216,9 +212,8 @@ class AllReduce(Op):
         if found.channel is None:
             sum_of = self._fallback(kind, comm, exact)
             return [sum_of(tensor) for tensor in found.tensors]
-        options = AllReduceOptions(comm, exact, policy, found.channel)
-        key = (kind, found.numel, first.dtype, found.slot, found.channel, exact, policy, policies.current())
-        resolved = self._sum(key, kind, found.numel, first, options, found.slot)
+        values = (found.channel, exact, policy, comm)
+        resolved = self._resolved_for(kind, found.numel, first, values, found.slot)
         if resolved.plan is None:  # one call, which is counted once
             rest = [resolved.serve((tensor,), None)[0] for tensor in found.tensors[1:]]
             return [resolved(first), *rest]
@@ -226,153 +221,84 @@ class AllReduce(Op):
         resolved(out=flat)
         return split_like(flat.view(ranks, -1), found.tensors, ranks)
 
-    def _call(
-        self,
-        kind: str,
-        given: tuple[torch.Tensor, ...],
-        comm: ChannelOwner,
-        out: torch.Tensor | None,
-        channel: str | None,
-        exact: bool,
-        policy: str | None,
+    def _called(
+        self, kind: str, arguments: tuple[Any, ...], values: tuple[Any, ...], out: torch.Tensor | None
     ) -> torch.Tensor:
         import torch
 
-        if torch.compiler.is_compiling() or is_traced(given[0]):
-            check_comm(comm)
-            if out is given[0] and kind == "staged":
-                from ...runtime.operators import namespace_of
+        first, comm = arguments[0], values[-1]
+        if not (torch.compiler.is_compiling() or is_traced(first)):
+            return self.call(arguments, kind, values, out)
+        check_comm(comm)
+        if out is not first or kind != "staged":
+            return self.traced(arguments, kind, values, out)  # type: ignore[no-any-return]
+        from ...runtime.operators import namespace_of
 
-                options = {"comm": graph_name(comm), "channel": channel, "exact": exact, "policy": policy}
-                namespace = getattr(torch.ops, namespace_of(self._dispatch.traced.key))
-                namespace.all_reduce_.default(out, **options)
-                return out
-            both = given if len(given) > 1 else (*given, None)
-            return self.traced(both, kind, (channel, exact, policy, comm), out)  # type: ignore[no-any-return]
-        return self.reduce(kind, given, comm, out, channel, exact, policy)
+        options = {**dict(zip(self._defaults, values, strict=True)), "comm": graph_name(comm)}
+        getattr(torch.ops, namespace_of(self._dispatch.traced.key)).all_reduce_.default(out, **options)
+        return out  # type: ignore[no-any-return]
 
     def call(self, arguments: tuple[Any, ...], kind: str, values: tuple[Any, ...], out: Any) -> torch.Tensor:
-        """The op itself, as operators of torch call it."""
-        channel, exact, policy, comm = values
-        given = arguments if arguments[1] is not None else arguments[:1]
-        return self.reduce(kind, given, comm, out, channel, exact, policy)
-
-    def torch_operators(self) -> tuple[TorchOperator, ...]:
-        """The operators of the kinds, and `all_reduce_`, which reduces in place."""
-        from .operators import in_place
-
-        return (*super().torch_operators(), in_place(self))
-
-    def results_like(self, arguments: Sequence[Any], kind: str, options: Any) -> list[torch.Tensor]:  # noqa: ARG002
-        """Sizes follow from the tensors alone."""
-        given = [tensor for tensor in arguments if tensor is not None]
-        self.refuse_grad(given)
-        check_alike(given)
-        return [given[0].new_empty(given[0].shape)]
-
-    def refuse_grad(self, given: Sequence[torch.Tensor]) -> None:
-        """Check that no tensor of a call made with gradients enabled requires one.
-
-        Raises:
-            RuntimeError: one does.
-        """
-        import torch
-
-        if torch.is_grad_enabled():
-            refuse_grad([("the tensor", tensor) for tensor in given], FAMILY)
-
-    def reduce(
-        self,
-        kind: str,
-        given: tuple[torch.Tensor, ...],
-        comm: ChannelOwner,
-        out: torch.Tensor | None,
-        channel: str | None = None,
-        exact: bool = False,
-        policy: str | None = None,
-    ) -> torch.Tensor:
-        """The op itself, for calls that aren't traced; see `__call__`."""
+        """The op itself, as operators of torch call it, and calls that aren't traced; see `__call__`."""
+        given, comm = arguments[: len(self.kinds[kind].inputs)], values[-1]
         tensor, numel = given[0], given[0].numel()
         check_comm(comm)
-        self.refuse_grad(given)
-        check_tensors(given, comm, out)
+        refuse_grad([("the tensor", part) for part in given], FAMILY)
+        check_alike(given)
+        check_tensors(tensor, comm, out)
         if numel == 0:
-            return tensor.clone() if out is None else out
-        each = numel // comm.local_ranks
-        key = (kind, each, tensor.dtype, tensor.device, channel, exact, policy, policies.current())
-        resolved = self._of_comm(comm).resolved.get(key)
-        if resolved is None:
-            resolved = self._sum(key, kind, each, tensor, AllReduceOptions(comm, exact, policy, channel))
+            return tensor.clone() if out is None else out  # type: ignore[no-any-return]
+        resolved = self._resolved_for(kind, numel // comm.local_ranks, tensor, values)
         if resolved.plan is None:
             return resolved(*given, out=out)  # type: ignore[no-any-return]
         # A tensor that isn't dense is copied, and the copy is what is reduced: never the caller's own.
         dense = [part if part.is_contiguous() else part.contiguous() for part in given]
         return resolved(*dense, out=tensor.new_empty(tensor.shape) if out is None else out)  # type: ignore[no-any-return]
 
-    def _sum(
-        self,
-        key: object,
-        kind: str,
-        numel: int,
-        tensor: torch.Tensor,
-        options: AllReduceOptions,
-        slot: int = 0,
+    def torch_operators(self) -> tuple[TorchOperator, ...]:
+        """The operators of the kinds, and `all_reduce_`, which reduces in place.
+
+        Acquired tensors have none: they are memory of a channel that lives outside of any graph, and their sums are
+        parts of one tensor.
+        """
+        from ...runtime.operators import TorchOperator
+
+        def run(tensor: torch.Tensor, **options: Any) -> None:
+            self.call((tensor, None), "staged", self.values(options), tensor)
+
+        def fake(tensor: torch.Tensor, **options: Any) -> None:
+            del options  # nothing is given back
+            refuse_grad([("the tensor", tensor)], FAMILY)
+
+        schema = f"(Tensor(a!) input, {options_schema(self.options)}) -> ()"
+        return (*super().torch_operators(), TorchOperator("all_reduce_", schema, run, fake))
+
+    def results_like(self, arguments: Sequence[Any], kind: str, options: Any) -> list[torch.Tensor]:  # noqa: ARG002
+        """Sizes follow from the tensors alone."""
+        given = [tensor for tensor in arguments if tensor is not None]
+        refuse_grad([("the tensor", tensor) for tensor in given], FAMILY)
+        check_alike(given)
+        return [given[0].new_empty(given[0].shape)]
+
+    def _resolved_for(
+        self, kind: str, numel: int, tensor: torch.Tensor, values: tuple[Any, ...], slot: int = 0
     ) -> Resolved:
         """What serves calls of one size, decided once for a communicator."""
-        comm = options.comm
-        known = self._of_comm(comm).resolved
+        known = self._of_comm(values[-1]).resolved
+        key = (kind, numel, tensor.dtype, tensor.device, slot, values[:-1], policies.current())
         found = known.get(key)
         if found is None:
+            options: AllReduceOptions = self._options(values)
             request = self._of_size(kind, numel, dtype_name(tensor), options, slot)
-            chosen = chosen_policy(options.policy)
-            device = comm.device_of(tensor)
+            chosen, device = chosen_policy(options.policy), options.comm.device_of(tensor)
             selection, plan = self._dispatch.resolve(request, device, chosen, options.view, options.exact)
             tally = self._dispatch.statistics.tally(selection)
-            served = runner(self._fallback(kind, comm, options.exact))
+            served = runner(self._fallback(kind, options.comm, options.exact))
             found = Resolved(request, None, None, served, tally, selection, plan, single=True)
             if len(known) >= MAX_RESOLVED:
                 known.clear()
             known[key] = found
         return found
-
-    def load_plan_of_route(
-        self, route: str, numel: int, dtype: torch.dtype, *, comm: ChannelOwner, kind: str = "staged"
-    ) -> Plan:
-        """The plan of a route whatever the thresholds say, by its first candidate that fits on the device.
-
-        Calling it takes what the kind takes (`staged`: the tensor; `sum2`: two; `symmetric`: nothing, the input
-        lies in slot 0 of the channel) and the output, flat.
-
-        Raises:
-            ValueError: no candidate of an open channel has the route for this dtype, or the payload is too large.
-            LoadError: none of them loads here, or the CTAs of none fit on the GPU at once.
-        """
-        name = str(dtype).removeprefix("torch.")
-        request = self._of_size(kind, numel, name, AllReduceOptions(comm))
-        device = comm.target
-        size = int(str(request.fields["payload_bytes"]))
-        unfit: LoadError | None = None
-        for work in self._dispatch.table.workloads:
-            fields = work.fields
-            if work.family != FAMILY or not comm.owns(work.spec):
-                continue
-            if any(fields[name] != request.fields[name] for name in ("dtype", "world_size")):
-                continue
-            most = fields["packet_bytes"] if route == "tagged_words" else work.channel["capacity"]
-            for candidate in work.candidates:
-                arch = serves(candidate.builds, device.arch)
-                if candidate.route == route and arch is not None and size <= int(str(most)):
-                    choice = Choice(work, candidate, arch, candidate.builds[arch])
-                    try:
-                        return self._dispatch.load_plan(choice, request, device, comm)
-                    except LoadError as error:  # its CTAs don't fit; those of a smaller grid may
-                        unfit = unfit or error
-        if unfit is not None:
-            raise unfit
-        raise ValueError(
-            f"no open channel has a candidate of route {route} for {size} bytes of {request.fields['dtype']} on "
-            f"{device}; open are {', '.join(comm.channels) or 'none'}"
-        )
 
     def explain(
         self,
@@ -386,47 +312,50 @@ class AllReduce(Op):
     ) -> Explanation:
         """Which candidate a call takes, and the reason for every candidate; communicates nothing."""
         check_comm(comm)
+        checked_kind(kind, self.kinds)
         options = AllReduceOptions(comm, exact, policy, channel)
         request = self._of_size(kind, tensor.numel() // comm.local_ranks, dtype_name(tensor), options)
         device, chosen = comm.device_of(tensor), chosen_policy(policy)
         return Explanation.of(self._dispatch.select(request, device, chosen, options.view, exact))
 
-    def request_for(self, fields: Mapping[str, FieldValue], kind: str) -> Request:
-        """The request of a call on local ranks whose payload has `payload_bytes`, one number.
+    def shapes(self, fields: Mapping[str, Any], kind: str) -> Mapping[str, tuple[int, ...]]:  # noqa: ARG002
+        """Flat tensors of ranks that share a process, one after the other."""
+        return dict.fromkeys(("inputs", "addends", "outputs"), (fields["world_size"] * elements(fields),))
 
-        Raises:
-            ValueError: an unknown kind or dtype, or payloads that aren't one number of whole elements.
-        """
-        return local_request(fields, kind)
+    def promise(self, fields: Mapping[str, Any], kind: str) -> tuple[Contract, str]:  # noqa: ARG002
+        """Of ranks that share a process."""
+        return "exact", "torch, in rank order"
 
-    def reference_for(self, fields: Mapping[str, FieldValue], kind: str) -> Runner:
-        """The torch reference on local ranks, by the signature of `request_for`.
+    def constants(self, fields: Mapping[str, Any]) -> Mapping[str, bytes]:
+        """Elements that a rank contributes, and the first of the channel's inputs."""
+        return {"numel": (elements(fields) % 2**32).to_bytes(4, "little"), "input_slot": bytes(4)}
 
-        Raises:
-            ValueError: as `request_for`.
-        """
+    def reference(self, fields: Mapping[str, Any], kind: str) -> Callable[..., torch.Tensor]:
+        """Of ranks that share a process."""
         from .reference import fallback
 
-        local_request(fields, kind)
-        ranks = int(str(fields["world_size"]))
+        ranks = fields["world_size"]
         total = fallback(kind, ranks, None, exact=True)
-        return runner(lambda *parts: total(*[part.view(ranks, -1) for part in parts]).view(-1))
+        return lambda *parts: total(*[part.view(ranks, -1) for part in parts]).view(-1)
 
     def _of_size(
         self, kind: str, numel: int, dtype: str, options: AllReduceOptions, slot: int = 0
     ) -> Request:
-        comm = options.comm
-        contract: Contract = "exact"
+        comm, size = options.comm, numel * ITEM_BYTES.get(dtype, 8)
+        fields: dict[str, FieldValue] = {"dtype": dtype, "world_size": comm.world_size, "payload_bytes": size}
+        request = self.request(fields, kind)
+        request = replace(
+            request,
+            signature=self.signature({**fields, "world_size": comm.local_ranks}, kind),
+            constants={**request.constants, "input_slot": slot.to_bytes(4, "little")},
+        )
         if comm.local_ranks > 1:
-            note = "torch, in rank order"
-        elif options.exact:
+            return request
+        if options.exact:
             note = "all contributions gathered by torch.distributed and added in rank order"
-        else:
-            contract, note = (
-                "tolerance",
-                "torch.distributed.all_reduce, whose order of adding isn't specified",
-            )
-        return request_of(kind, numel, dtype, comm.world_size, comm.local_ranks, contract, note, slot)
+            return replace(request, reference_note=note)
+        note = "torch.distributed.all_reduce, whose order of adding isn't specified"
+        return replace(request, reference_contract="tolerance", reference_note=note)
 
     def _fallback(self, kind: str, comm: ChannelOwner, exact: bool) -> Callable[..., torch.Tensor]:
         from .reference import fallback
@@ -444,6 +373,20 @@ class AllReduce(Op):
         if known is None or known.generation != comm.generation:
             known = self._of[comm] = Known(comm.generation)
         return known
+
+
+def elements(fields: Mapping[str, Any]) -> int:
+    """Elements that a rank contributes to a call.
+
+    Raises:
+        ValueError: `payload_bytes` aren't whole elements.
+    """
+    size, item = fields["payload_bytes"], ITEM_BYTES.get(fields["dtype"], 8)
+    if size % item:
+        raise ValueError(
+            f"{size} bytes aren't whole elements of {fields['dtype']}; take another payload_bytes"
+        )
+    return int(size // item)
 
 
 OP = AllReduce

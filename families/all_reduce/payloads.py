@@ -106,7 +106,8 @@ def _values(dtype: str, kind: str, seed: int, ranks: int, numel: int, role: Role
             bits = _cancelling(form, normal, random, CANCEL_EXPONENT[dtype], xp)
         else:
             bits = _spoiled(form, normal, random, xp)
-    return _narrow(form, bits, xp)
+    narrow: AnyBits = bits.astype(xp.uint16 if form.width == 16 else xp.uint32)
+    return narrow
 
 
 def _ties(form: Format, role: Role, random: AnyBits, xp: ModuleType) -> AnyBits:
@@ -168,9 +169,3 @@ def _random(seed: int, name: str, size: tuple[int, int], xp: ModuleType) -> AnyB
     """Uniform 32-bit words."""
     words: AnyBits = stream(seed, name, size[0] * size[1], xp).reshape(size)
     return words
-
-
-def _narrow(form: Format, bits: AnyBits, xp: ModuleType) -> AnyBits:
-    """Words of the dtype's own width."""
-    narrow: AnyBits = bits.astype(xp.uint16 if form.width == 16 else xp.uint32)
-    return narrow

@@ -23,12 +23,6 @@ def local_sum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return in_rank_order([a, b])
 
 
-def stacked(tensors: torch.Tensor) -> torch.Tensor:
-    """Of ranks that share a process: `[ranks, ...]` to the same sum for each of them."""
-    total = in_rank_order(tensors.unbind(0))
-    return total.expand_as(tensors).contiguous()
-
-
 def fallback(
     kind: str, ranks: int, group: distributed.ProcessGroup | None, exact: bool
 ) -> Callable[..., torch.Tensor]:
@@ -43,7 +37,9 @@ def fallback(
 
     def total(*given: torch.Tensor) -> torch.Tensor:
         mine = local_sum(*given) if kind == "sum2" else given[0]
-        return stacked(mine) if ranks > 1 else over_group(mine, group, exact)
+        if ranks == 1:
+            return over_group(mine, group, exact)
+        return in_rank_order(mine.unbind(0)).expand_as(mine).contiguous()
 
     return total
 

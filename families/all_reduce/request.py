@@ -1,80 +1,26 @@
-"""What a call of the all-reduce asks for, and which arguments it may have."""
+"""The kinds of calls of the all-reduce, and which arguments they may have."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...runtime.communicator.owner import ChannelOwner
 from ...runtime.declaration import Kind
-from ...runtime.request import Request, Signature
-from ...table import ITEM_BYTES, SHORT_DTYPE, Buffer, Contract, FieldValue
 
 if TYPE_CHECKING:
     import torch
 
 FAMILY = "all_reduce"
+_LAYOUT = frozenset({"width", "widths", "packet_bytes"})
+"""What a workload says of its channel; it serves payloads of any shape."""
 KINDS = {
-    "staged": Kind(inputs=("inputs",), outputs=("outputs",), operator="all_reduce", called=("input",)),
-    "sum2": Kind(inputs=("inputs", "addends"), outputs=("outputs",), called=("a", "b")),
-    "symmetric": Kind(inputs=(), outputs=("outputs",), operator=None),
+    "staged": Kind(
+        inputs=("inputs",), outputs=("outputs",), without=_LAYOUT, operator="all_reduce", called=("input",)
+    ),
+    "sum2": Kind(inputs=("inputs", "addends"), outputs=("outputs",), without=_LAYOUT, called=("a", "b")),
+    "symmetric": Kind(inputs=(), outputs=("outputs",), without=_LAYOUT, operator=None),
 }
-
-
-def request_of(
-    kind: str,
-    numel: int,
-    dtype: str,
-    world_size: int,
-    ranks: int,
-    contract: Contract,
-    note: str,
-    slot: int = 0,
-) -> Request:
-    """The request of a call.
-
-    Args:
-        kind: one of `KINDS`.
-        numel: elements that a rank contributes.
-        dtype: torch's name of it.
-        world_size: ranks of the call.
-        ranks: of them that share this process, whose tensors lie one after the other.
-        contract: what the fallback promises.
-        note: how it computes, in words.
-        slot: of the channel's inputs, for kind `symmetric`.
-
-    Raises:
-        ValueError: an unknown kind.
-    """
-    if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}; allowed are {', '.join(KINDS)}")
-    size = numel * ITEM_BYTES.get(dtype, 8)
-    buffers = [Buffer(name, (ranks * numel,), dtype) for name in (*KINDS[kind].inputs, "outputs")]
-    return Request(
-        family=FAMILY,
-        kind=kind,
-        fields={"dtype": dtype, "world_size": world_size, "payload_bytes": size},
-        signature=Signature(tuple(buffers[:-1]), tuple(buffers[-1:])),
-        label=f"{SHORT_DTYPE.get(dtype, dtype)}-b{size}-tp{world_size}",
-        reference_contract=contract,
-        reference_note=note,
-        constants={"numel": (numel % 2**32).to_bytes(4, "little"), "input_slot": slot.to_bytes(4, "little")},
-    )
-
-
-def local_request(fields: Mapping[str, FieldValue], kind: str) -> Request:
-    """The request of a call on local ranks whose payload has `payload_bytes`, one number.
-
-    Raises:
-        ValueError: an unknown kind or dtype, or payloads that aren't one number of whole elements.
-    """
-    dtype, size, ranks = str(fields["dtype"]), fields["payload_bytes"], int(str(fields["world_size"]))
-    if isinstance(size, tuple):
-        raise ValueError(f"payload_bytes is {size[0]} to {size[1]}; name one number of it")
-    if dtype not in ITEM_BYTES or int(size) % ITEM_BYTES[dtype]:
-        raise ValueError(f"{size} bytes aren't whole elements of {dtype}; take another payload_bytes")
-    numel = int(size) // ITEM_BYTES[dtype]
-    return request_of(kind, numel, dtype, ranks, ranks, "exact", "torch, in rank order")
 
 
 def check_comm(comm: object) -> None:
@@ -86,9 +32,8 @@ def check_comm(comm: object) -> None:
         )
 
 
-def check_tensors(given: Sequence[torch.Tensor], comm: ChannelOwner, out: torch.Tensor | None) -> None:
+def check_tensors(tensor: torch.Tensor, comm: ChannelOwner, out: torch.Tensor | None) -> None:
     """Refuse tensors that don't fit the ranks or each other; raises ValueError."""
-    tensor = given[0]
     if comm.local_ranks > 1 and (tensor.dim() == 0 or tensor.shape[0] != comm.local_ranks):
         raise ValueError(
             f"the tensor has shape {tuple(tensor.shape)}; with {comm.local_ranks} local ranks its first dimension "

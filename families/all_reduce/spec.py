@@ -14,7 +14,7 @@ from ...specs.base import Count, raise_findings
 from ...specs.errors import Finding
 from ...specs.external import External
 from ...specs.spec import CandidateSpec, ScheduleValues, Spec, WorkloadSpec
-from .threshold import ROUTES, RouteName, Threshold, entry_for, threshold_findings
+from .threshold import Threshold, threshold_findings
 from .workload import CHANNEL_CTAS, AllReduceWorkload, ChannelLayout
 
 __all__ = [
@@ -126,29 +126,6 @@ class AllReduceSpec(Spec):
     """How it may be computed; the first is the control."""
     threshold: tuple[Threshold, ...] = ()
     """From which payload on a route is taken; needed where the candidates have several routes."""
-
-    def route_for(
-        self, workload: AllReduceWorkload, payload_bytes: int, device: str | None = None
-    ) -> RouteName:
-        """Give the route that serves a payload of a concrete workload on a device, by its name.
-
-        Raises:
-            ValueError: the payload is outside of the workload's interval, or all candidates are external.
-        """
-        limits = workload.payload_bytes
-        if not limits.min <= payload_bytes <= limits.max:
-            raise ValueError(
-                f"a payload of {payload_bytes} bytes is outside of {limits.min} to {limits.max}; split it, or "
-                "take another workload"
-            )
-        entry = entry_for(self.threshold, workload, device)
-        if entry is not None:
-            return entry[1].route(payload_bytes)
-        routes = {candidate.route for candidate in self.candidates}
-        for route in ROUTES:
-            if route in routes:
-                return route
-        raise ValueError(f"spec {self.name} has external candidates alone; they have no route of ours")
 
     @model_validator(mode="after")
     def _rules(self) -> Self:

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
 from ...specs.base import DEVICE, Count, DType, Flag, IntervalSpec, Model, as_list, one_or_several
 from ...specs.errors import Finding, listing
+from ...table import Part
 from .workload import AllReduceWorkload, WorldSizes
 
 RouteName = Literal["tagged_words", "one_stage", "two_stage"]
 ROUTES: tuple[RouteName, ...] = get_args(RouteName)
 """In the order in which they serve growing payloads."""
-
-
-@dataclass(frozen=True, slots=True)
-class PayloadPart:
-    """A part of the payload interval and the route that serves it: a cell of its own."""
-
-    route: RouteName
-    min: int
-    max: int
-    """Bytes, inclusive."""
 
 
 class Threshold(Model):
@@ -62,27 +52,16 @@ class Threshold(Model):
             return "one_stage"
         return "tagged_words"
 
-    def parts(self, payload_bytes: IntervalSpec) -> tuple[PayloadPart, ...]:
+    def parts(self, payload_bytes: IntervalSpec) -> tuple[Part, ...]:
         """Split an interval of payloads at the thresholds inside of it."""
         low, high = payload_bytes.min, payload_bytes.max
         crossings = {size for size in (self.one_stage, self.two_stage) if size is not None}
         begins = sorted({low, *(size for size in crossings if low < size <= high)})
         ends = [begin - 1 for begin in begins[1:]] + [high]
         return tuple(
-            PayloadPart(self.route(begin), begin, end) for begin, end in zip(begins, ends, strict=True)
+            Part(self.route(begin), begin, end, self.device, self.measured)
+            for begin, end in zip(begins, ends, strict=True)
         )
-
-
-def entry_for(
-    thresholds: tuple[Threshold, ...], workload: AllReduceWorkload, device: str | None
-) -> tuple[int, Threshold] | None:
-    """Find the entry of a device for a concrete workload, else the default one; with its place in the file."""
-    fitting = [(place, entry) for place, entry in enumerate(thresholds) if entry.holds_for(workload)]
-    for wanted in (device, None):
-        for place, entry in fitting:
-            if entry.device == wanted:
-                return place, entry
-    return None
 
 
 def threshold_findings(
@@ -153,17 +132,17 @@ def _workload_findings(
 
 
 def _part_findings(
-    place: int, part: PayloadPart, workload: AllReduceWorkload, routes: list[RouteName]
+    place: int, part: Part, workload: AllReduceWorkload, routes: list[RouteName]
 ) -> Iterator[Finding]:
     if part.route not in routes:
         message = (
-            f"payloads of {part.min} to {part.max} bytes would take {part.route}, but the candidates have "
+            f"payloads of {part.low} to {part.high} bytes would take {part.route}, but the candidates have "
             f"{listing(routes)}; add a candidate, or move the threshold."
         )
         yield Finding(("threshold", place), message)
-    elif part.route == "tagged_words" and part.max > workload.packet_bytes:
+    elif part.route == "tagged_words" and part.high > workload.packet_bytes:
         message = (
-            f"payloads of up to {part.max} bytes would travel as tagged words, but packet_bytes is "
+            f"payloads of up to {part.high} bytes would travel as tagged words, but packet_bytes is "
             f"{workload.packet_bytes}; raise that, or lower the threshold."
         )
         yield Finding(("threshold", place), message)

@@ -71,7 +71,7 @@ def fastest_triton(shape: OracleShape, chain: Chain) -> Call:
     """Three Triton kernels at the tile sizes that are fastest here."""
     from .baselines_triton import boundary
 
-    rows_in_all = shape.down_rows("boundary")
+    rows_in_all = shape.stored_down_rows("boundary")
     tiles = [
         (rows, block, columns, warps)
         for rows, block, columns, warps in itertools.product((1, 2, 4), (1024, 2048), (4, 8, 16), (4, 8))

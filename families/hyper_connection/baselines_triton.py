@@ -97,7 +97,7 @@ def boundary(shape: OracleShape, rows: int, block: int, columns: int, warps: int
     branches, hidden, rank, width = shape.branches, shape.hidden, shape.low_rank, shape.width
     stride = hidden if shape.norm_weight == "per_branch" else 0
     norm_width, rank_width = triton.next_power_of_2(hidden), triton.next_power_of_2(rank)
-    ctas = shape.down_rows("boundary") // rows
+    ctas = shape.stored_down_rows("boundary") // rows
 
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         residual, state_block, injection, norm_weight, down_weight, up_weight = inputs

@@ -99,10 +99,12 @@ class HyperConnectionChannel:
 
     def offsets(self) -> dict[str, int]:
         """Give where the parts begin, and the size of all, bytes: what a communicator needs to know."""
-        exchanges = {"down": self.down, "gates": self.gates, "outputs": self.outputs, "fused": self.fused}
         return {
             "record": self.record,
-            **{name: exchange.at for name, exchange in exchanges.items()},
+            "down": self.down.at,
+            "gates": self.gates.at,
+            "outputs": self.outputs.at,
+            "fused": self.fused.at,
             "more_counters": self.more_counters,
             "size": self.size,
         }

@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from ...evidence.family_evidence import Case, Chain, interval_of
 from ...evidence.oracle.arrays import Bits
 from ...evidence.tensors import array_library, as_torch
-from ...table import Workload
-from .inputs import INPUT_KINDS, InputKind, tensors, weights
-from .layers import layer_weights
+from ...table import Workload, low_end
+from .inputs import INPUT_KINDS, InputKind, layer_weights, tensors, weights
 from .oracle import boundary
-from .oracle_shape import NormWeight, OracleShape
-from .shape import BoundaryShape as ReferenceShape
-from .shape import Kind
+from .oracle_shape import OracleShape
 
 if TYPE_CHECKING:
     import torch
@@ -34,35 +31,11 @@ SEEDS = {"boundary": (1, 2), "first": (3,), "combine": (4,), "final": (5,)}
 def shape_of(workload: Workload, tokens: int | None = None) -> OracleShape:
     """The oracle's view of a workload; of an interval of tokens, for a call of so many, by default the fewest."""
     fields: Mapping[str, Any] = workload.fields
-    served = fields["tokens"]
-    return OracleShape(
-        dtype=fields["dtype"],
-        branches=fields["branches"],
-        hidden=fields["hidden"],
-        low_rank=fields["low_rank"],
-        tokens=tokens or (served[0] if isinstance(served, tuple) else served),
-        trees=workload.trees,
-        norm_weight=cast(NormWeight, fields["norm_weight"]),
-        eps=fields["eps"],
-    )
+    sizes = {"tokens": tokens or low_end(fields["tokens"]), "world_size": 1}
+    return OracleShape(**{**fields, **sizes}, trees=workload.trees)
 
 
-def reference_shape(workload: Workload, case: Case) -> ReferenceShape:
-    """The torch reference's view of a case."""
-    shape = shape_of(workload, case.at)
-    return ReferenceShape(
-        dtype=shape.dtype,
-        branches=shape.branches,
-        hidden=shape.hidden,
-        low_rank=shape.low_rank,
-        tokens=shape.tokens,
-        norm_weight=shape.norm_weight,
-        eps=shape.eps,
-        world_size=1,
-    )
-
-
-class HyperConnection:
+class HyperConnectionEvidence:
     """See `evidence.family_evidence.FamilyEvidence`."""
 
     def cases(self, workload: Workload) -> Iterator[Case]:
@@ -90,16 +63,15 @@ class HyperConnection:
 
     def tensors(self, workload: Workload, case: Case, device: torch.device) -> Mapping[str, torch.Tensor]:
         """Inputs by name, from Philox words; weights are distinct for every case. Ranks share all of it."""
-        shape, kind = shape_of(workload, case.at), cast(Kind, case.kind)
-        xp = array_library(device)
+        shape, xp = shape_of(workload, case.at), array_library(device)
         bits = tensors(shape, cast(InputKind, case.inputs), case.seed, xp)
-        if kind != "combine":
-            bits |= weights(shape, case.seed, kind, xp)
+        if case.kind != "combine":
+            bits |= weights(shape, case.seed, case.kind, xp)
         return {name: as_torch(value, shape.dtype, device) for name, value in bits.items()}
 
     def expected(self, workload: Workload, case: Case, bits: Mapping[str, Bits]) -> Mapping[str, Bits]:
         """All that the contract stores."""
-        return boundary(shape_of(workload, case.at), bits, cast(Kind, case.kind))
+        return boundary(shape_of(workload, case.at), bits, case.kind)
 
     def truth(
         self, workload: Workload, case: Case, given: Mapping[str, torch.Tensor]
@@ -107,7 +79,7 @@ class HyperConnection:
         """FP64 with the contract's rounding points."""
         from .truth import boundary as exact
 
-        return exact(shape_of(workload, case.at), given, cast(Kind, case.kind))
+        return exact(shape_of(workload, case.at), given, case.kind)
 
     def eager(
         self, workload: Workload, case: Case, given: Mapping[str, torch.Tensor]
@@ -115,8 +87,7 @@ class HyperConnection:
         """torch's own sums and its GEMM library, with the same rounding points."""
         from .reference import approximate
 
-        shape = reference_shape(workload, case)
-        return approximate(shape, case.kind, dict(given))
+        return approximate(shape_of(workload, case.at), case.kind, dict(given))
 
     def chain(self, workload: Workload, device: torch.device, seed: int) -> Chain:
         """96 boundaries with distinct weights."""
@@ -139,7 +110,7 @@ def _cases_of_many(low: int, high: int) -> Iterator[Case]:
     yield Case("final", "normal", 5, high - 1, on_emulator=False)
 
 
-EVIDENCE = HyperConnection()
+EVIDENCE = HyperConnectionEvidence()
 
 
 @dataclass(frozen=True)
@@ -185,15 +156,15 @@ class BoundaryChain:
     def bytes(self) -> int:
         """The rows of both weight matrices that are used, and the norm weights; the state is small beside them."""
         width, hidden = self.shape.width, self.shape.hidden
-        rows = self.shape.low_rank + self.shape.branches
-        norm = width if self.shape.norm_weight == "per_branch" else hidden
+        rows = self.shape.down_rows(self.kind)
+        norm = hidden if self.shape.norm_weight == "shared" else width
         return 2 * self.calls * (rows * width + width * self.shape.low_rank + norm)
 
     @property
     def flops(self) -> int:
         """Two for each element of the weight matrices and each token."""
-        rows = self.shape.low_rank + self.shape.branches
-        return 2 * self.calls * self.shape.tokens * self.shape.width * (rows + self.shape.low_rank)
+        rows = self.shape.down_rows(self.kind) + self.shape.low_rank
+        return 2 * self.calls * self.shape.tokens * self.shape.width * rows
 
     def run(self, call: Call) -> list[Sequence[torch.Tensor]]:
         """x, block_input and injection_out of every boundary."""

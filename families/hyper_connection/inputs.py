@@ -16,7 +16,6 @@ from ...evidence.oracle.arrays import F32, Bits
 from ...evidence.oracle.dtypes import Storage
 from ...evidence.oracle.philox import stream
 from .oracle_shape import OracleShape
-from .shape import Kind
 
 InputKind = Literal["zeros", "tiny", "normal", "large", "subnormal", "signed_zero", "nonfinite", "ties"]
 INPUT_KINDS: tuple[InputKind, ...] = get_args(InputKind)
@@ -45,33 +44,34 @@ def tensors(shape: OracleShape, kind: InputKind, seed: int, xp: ModuleType = np)
     """
     if kind not in INPUT_KINDS:
         raise ValueError(f"Input kind {kind!r} is unknown; use one of {', '.join(INPUT_KINDS)}.")
-    sizes = {
-        "residual": (shape.tokens, shape.width),
-        "block": (shape.tokens, shape.hidden),
-        "injection": (shape.tokens, shape.branches),
-    }
-    made = {name: _values(shape, kind, seed, name, size, xp) for name, size in sizes.items()}
+    sizes = shape.tensors("boundary")
+    state = ("residual", "block", "injection")
+    made = {name: _values(shape, kind, seed, name, sizes[name], xp) for name in state}
     if kind == "nonfinite":
         _spoil(made, shape, seed)
-    length = shape.width if shape.norm_weight == "per_branch" else shape.hidden
-    made["norm_weight"] = shape.storage.store(_normal(seed, "norm_w", (length,), -3, xp))
+    made["norm_weight"] = shape.storage.store(_normal(seed, "norm_w", sizes["norm_weight"], -3, xp))
     return made
 
 
-def weights(shape: OracleShape, seed: int, kind: Kind = "boundary", xp: ModuleType = np) -> dict[str, Bits]:
+def weights(shape: OracleShape, seed: int, kind: str = "boundary", xp: ModuleType = np) -> dict[str, Bits]:
     """`down_weight` [R + HC + pad, HC*H] (final: [R, HC*H]) and `up_weight` [HC*H, R], as bits.
 
     Scaled by powers of two so that normal inputs give d / HC and the gates an order of 1. Padding rows hold
     values like any other, so that a kernel which reads them as results is detected.
     """
-    down = (shape.down_rows(kind), shape.width)
-    up = (shape.width, shape.low_rank)
+    sizes = shape.tensors(kind)
     down_exponent = shape.branches.bit_length() - 1 - shape.width.bit_length() // 2
     up_exponent = 1 - shape.low_rank.bit_length() // 2
     return {
-        "down_weight": shape.storage.store(_normal(seed, "down_w", down, down_exponent, xp)),
-        "up_weight": shape.storage.store(_normal(seed, "up_w", up, up_exponent, xp)),
+        "down_weight": shape.storage.store(_normal(seed, "down_w", sizes["down_weight"], down_exponent, xp)),
+        "up_weight": shape.storage.store(_normal(seed, "up_w", sizes["up_weight"], up_exponent, xp)),
     }
+
+
+def layer_weights(shape: OracleShape, seed: int, xp: ModuleType = np) -> dict[str, Bits]:
+    """The three weights of one boundary, as bits."""
+    norm_weight = tensors(shape, "normal", seed, xp)["norm_weight"]
+    return {"norm_weight": norm_weight, **weights(shape, seed, xp=xp)}
 
 
 def _normal(seed: int, name: str, size: tuple[int, ...], exponent: int, xp: ModuleType) -> F32:

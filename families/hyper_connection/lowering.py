@@ -5,17 +5,15 @@ The replicated route at one token is lowered here; several tokens and the sharde
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
-from ...generator.literals import float_literal
 from ...generator.lowering import Lowering, NotGenerated, ScheduleError, TreeShape
 from ...specs import CandidateSpec, RowTiling, WorkloadSpec
-from ...table import CtaRecord, Launch
+from ...table import CtaRecord
 from .channel_layout import FIRST_NUMBER, HyperConnectionChannel, shards
-from .lowerings.gates import load_widths
+from .lowerings.boundary import MatrixShapes, replicated
 from .lowerings.hopper import lower_prefetched
-from .lowerings.limits import STATIC_SHARED_LIMIT, check_finishers, check_kept, check_norm, check_sums
+from .lowerings.limits import STATIC_SHARED_LIMIT, check_finishers, check_kept, check_sums
 from .lowerings.rows import lower_rows
 from .lowerings.sharded import lower_sharded
 from .lowerings.tensor_core import lower_tensor_core
@@ -66,68 +64,17 @@ def _lower_route(workload: HyperConnectionWorkload, candidate: CandidateSpec) ->
 
 
 def _lower_replicated(workload: HyperConnectionWorkload, candidate: Replicated) -> Lowering:
-    trees = workload.trees()
-    branches, hidden, low_rank = workload.branches, workload.hidden, workload.low_rank
-    state = branches * hidden
-    tilings = {kernel: candidate.tiling(workload, kernel) for kernel in ("down", "down_final", "up_mix")}
-    down_tree, up_tree = TreeShape.of(trees["down"], state), TreeShape.of(trees["up"], low_rank)
-    _check_down(candidate, tilings["down"], down_tree)
-    _check_up_mix(candidate, tilings["up_mix"], up_tree, branches, low_rank)
-    check_sums(candidate, "down", tilings["down"], down_tree, down_tree.segments)
-    check_sums(candidate, "up_mix", tilings["up_mix"], up_tree, up_tree.segments * branches)
-
-    norm = TreeShape.of(trees["norm"], hidden)
-    check_norm(candidate, norm)
-    norm_threads = max(norm.lanes, 32)  # a butterfly needs whole warps
-    constants: dict[str, Any] = {
-        "dtype": workload.dtype,
-        "branches": branches,
-        "hidden": hidden,
-        "low_rank": low_rank,
+    shapes = MatrixShapes.of(workload, candidate)
+    branches, low_rank, tilings = workload.branches, workload.low_rank, shapes.tilings
+    _check_down(candidate, tilings["down"], shapes.down)
+    _check_up_mix(candidate, tilings["up_mix"], shapes.up, branches, low_rank)
+    check_sums(candidate, "down", tilings["down"], shapes.down, shapes.down.segments)
+    check_sums(candidate, "up_mix", tilings["up_mix"], shapes.up, shapes.up.segments * branches)
+    constants = {
+        **shapes.constants(workload, candidate),
         "up_words_per_row": low_rank * 2 // tilings["up_mix"].load_bytes,
-        "eps": float_literal(workload.eps),
-        "branches_power_of_two": branches & (branches - 1) == 0,
-        "inverse_branches": float_literal(1.0 / branches),
-        "per_branch": workload.norm_weight == "per_branch",
-        "early_norm_weight": candidate.early_norm_weight,
-        "l1_bypass": candidate.l1_bypass,
-        "load_widths": load_widths(norm, down_tree, up_tree, *tilings.values()),
-        "norm": {**asdict(norm), "threads": norm_threads},
-        "down_tree": down_tree,
-        "up_tree": up_tree,
-        "tilings": tilings,
     }
-
-    def per_branch_launch(*args: str) -> Launch:
-        return Launch(grid=(branches, 1, 1), block=(norm_threads, 1, 1), args=args)
-
-    def row_launch(kernel: str, *args: str) -> Launch:
-        tiling = tilings[kernel]
-        return Launch(grid=(tiling.ctas, 1, 1), block=(tiling.threads, 1, 1), args=args)
-
-    return Lowering(
-        template="hyper_connection/replicated.cu.j2",
-        constants=constants,
-        kernels={
-            "combine_norm": per_branch_launch("residual", "block", "injection", "norm_weight", "x", "y"),
-            "norm": per_branch_launch("residual", "norm_weight", "y"),
-            "combine": per_branch_launch("residual", "block", "injection", "x"),
-            "down": row_launch("down", "y", "down_weight", "lora", "injection_out"),
-            "down_final": row_launch("down_final", "y", "down_weight", "lora"),
-            "up_mix": row_launch("up_mix", "lora", "up_weight", "y", "block_input"),
-        },
-        steps={
-            "boundary": ("combine_norm", "down", "up_mix"),
-            "first": ("norm", "down", "up_mix"),
-            "combine": ("combine",),
-            "final": ("combine_norm", "down_final", "up_mix"),
-        },
-        scratch={
-            "x": ((1, state), workload.dtype),
-            "y": ((1, state), workload.dtype),
-            "lora": ((1, low_rank), workload.dtype),
-        },
-    )
+    return replicated(workload, shapes, "replicated", constants)
 
 
 def _check_down(candidate: Replicated, tiling: RowTiling, tree: TreeShape) -> None:

@@ -8,6 +8,7 @@ is room.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,9 +186,9 @@ def footprint(plan: Plan) -> tuple[Footprint, int]:
     here = current(torch.device("cuda", plan.device))
     # The plan's module is loaded, so that nothing is read from a folder.
     module = cast(CudaModule, load(Path(), plan.candidate.builds[plan.arch], plan.arch, here))
-    x, y, z = kernel.grid
-    pointer = module.address(kernel.symbol)
-    return Footprint.of(pointer, x * y * z, _threads(kernel), kernel.shared_bytes, kernel.symbol), plan.device
+    pointer, threads = module.address(kernel.symbol), math.prod(kernel.block)
+    found = Footprint.of(pointer, math.prod(kernel.grid), threads, kernel.shared_bytes, kernel.symbol)
+    return found, plan.device
 
 
 def first_kernel(plan: Plan) -> Kernel:
@@ -214,6 +215,7 @@ def fits(boundary: Footprint, neighbour: Footprint, sm: Multiprocessor) -> Cores
 def _obstacles(boundary: Footprint, neighbour: Footprint, sm: Multiprocessor) -> Iterator[str]:
     each = neighbour.on_an_sm(sm)
     mine = -(-boundary.ctas // sm.count)
+    counted, verb = ("one CTA", "takes") if each == 1 else (f"{each} CTAs", "take")
     needs = {
         "bytes of shared memory": (
             mine * boundary.cta_shared(sm),
@@ -227,8 +229,8 @@ def _obstacles(boundary: Footprint, neighbour: Footprint, sm: Multiprocessor) ->
     for what, (ours, theirs, most) in needs.items():
         if ours + theirs > most:
             yield (
-                f"An SM has {most} {what}: {boundary.name} needs {ours}, and {_counted(each)} of {neighbour.name} "
-                f"{'takes' if each == 1 else 'take'} {theirs}; let it take at most {max(0, most - ours)}."
+                f"An SM has {most} {what}: {boundary.name} needs {ours}, and {counted} of {neighbour.name} "
+                f"{verb} {theirs}; let it take at most {max(0, most - ours)}."
             )
     if neighbour.carveout != CARVEOUT:
         found = "left to the driver" if neighbour.carveout < 0 else f"{neighbour.carveout}%"
@@ -254,15 +256,6 @@ def address_of(function: Any) -> int:
             "a CUfunction"
         )
     return pointer
-
-
-def _threads(kernel: Kernel) -> int:
-    x, y, z = kernel.block
-    return x * y * z
-
-
-def _counted(ctas: int) -> str:
-    return "one CTA" if ctas == 1 else f"{ctas} CTAs"
 
 
 def _round_up(number: int, multiple: int) -> int:

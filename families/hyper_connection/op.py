@@ -171,13 +171,14 @@ class HyperConnection(Op):
         """By the trees up to `EXACT_TOKENS`, above by torch's GEMMs."""
         from .reference import reference
 
-        return reference(BoundaryShape.of(fields), kind, trees_for(self.table, fields, kind).trees)
+        trees, _ = trees_for(self.table, fields, kind)
+        return reference(BoundaryShape.of(fields), kind, trees)
 
     def promise(self, fields: Mapping[str, Any], kind: str) -> tuple[Contract, str]:
         """The reference is exact for few tokens."""
         tokens = fields["tokens"]
         if tokens <= EXACT_TOKENS:
-            return "exact", f"torch, tree-exact, {trees_for(self.table, fields, kind).origin}"
+            return "exact", f"torch, tree-exact, {trees_for(self.table, fields, kind)[1]}"
         return "tolerance", f"torch with library GEMMs, because {tokens} tokens are more than {EXACT_TOKENS}"
 
     def constants(self, fields: Mapping[str, Any]) -> Mapping[str, bytes]:

@@ -13,18 +13,10 @@ from ...evidence.oracle.functions import sigmoid, silu
 from ...evidence.oracle.single import add, divide, multiply, square_root
 from ...evidence.oracle.trees import dot, squares
 from .oracle_shape import OracleShape
-from .shape import Kind
-
-OUTPUTS: Mapping[Kind, tuple[str, ...]] = {
-    "boundary": ("x", "block_input", "injection_out"),
-    "first": ("block_input", "injection_out"),
-    "combine": ("x",),
-    "final": ("block_input",),
-}
-"""What the op returns for each kind; everything else that `boundary` gives is intermediate."""
+from .shape import KINDS
 
 
-def boundary(shape: OracleShape, tensors: Mapping[str, Bits], kind: Kind = "boundary") -> dict[str, Bits]:
+def boundary(shape: OracleShape, tensors: Mapping[str, Bits], kind: str = "boundary") -> dict[str, Bits]:
     """Outputs and intermediates of one boundary, as bits of the storage dtype.
 
     Args:
@@ -81,12 +73,12 @@ def norm(shape: OracleShape, x: Bits, weight: Bits) -> Bits:
     return shape.storage.store(y).reshape(x.shape)
 
 
-def down(shape: OracleShape, y: Bits, weight: Bits, kind: Kind) -> tuple[Bits, Bits]:
+def down(shape: OracleShape, y: Bits, weight: Bits, kind: str) -> tuple[Bits, Bits]:
     """d [N, R + HC] (final: [N, R]) and lora [N, R]; padding rows of the weight are left out."""
     load = shape.storage.load
     xp = namespace(y)
-    rows = shape.low_rank + (0 if kind == "final" else shape.branches)
-    d = shape.storage.store(dot(load(y)[:, None, :], load(weight[:rows])[None], shape.trees["down"]))
+    rows = load(weight[: shape.down_rows(kind)])
+    d = shape.storage.store(dot(load(y)[:, None, :], rows[None], shape.trees["down"]))
     t = divide(load(d[:, : shape.low_rank]), xp.float32(shape.branches))
     return d, shape.storage.store(silu(t))
 
@@ -114,19 +106,15 @@ def _by_branch(shape: OracleShape, values: F32) -> F32:
     return values.reshape(-1, shape.branches, shape.hidden)
 
 
-def _check_shapes(shape: OracleShape, tensors: Mapping[str, Bits], kind: Kind) -> None:
+def _check_shapes(shape: OracleShape, tensors: Mapping[str, Bits], kind: str) -> None:
     """Refuse tensors that aren't of the workload's shape; down_weight may have any padding."""
-    n, h, width = shape.tokens, shape.hidden, shape.width
-    expected: dict[str, tuple[int, ...]] = {"residual": (n, width)}
-    if kind != "first":
-        expected |= {"block": (n, h), "injection": (n, shape.branches)}
-    if kind != "combine":
-        weight_length = width if shape.norm_weight == "per_branch" else h
-        expected |= {"norm_weight": (weight_length,), "up_weight": (width, shape.low_rank)}
-        rows = shape.low_rank + (0 if kind == "final" else shape.branches)
-        found = tensors["down_weight"].shape
-        if len(found) != 2 or found[0] < rows or found[1] != width:
-            raise ValueError(f"down_weight has shape {found}; kind {kind!r} needs [{rows} or more, {width}].")
-    for name, size in expected.items():
-        if tensors[name].shape != size:
-            raise ValueError(f"{name} has shape {tensors[name].shape}; kind {kind!r} needs {size}.")
+    wanted, rows = shape.tensors(kind), shape.down_rows(kind)
+    for name in KINDS[kind].inputs:
+        found, size = tensors[name].shape, wanted[name]
+        if name == "down_weight":
+            if len(found) != 2 or found[0] < rows or found[1] != shape.width:
+                raise ValueError(
+                    f"down_weight has shape {found}; kind {kind!r} needs [{rows} or more, {shape.width}]."
+                )
+        elif found != size:
+            raise ValueError(f"{name} has shape {found}; kind {kind!r} needs {size}.")

@@ -3,42 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
 
 from ...evidence.oracle.dtypes import Storage, storage
 from ...evidence.oracle.trees import check
 from ...table import Tree
-from .shape import Kind
-
-NormWeight = Literal["per_branch", "shared"]
-
-_ROW_MULTIPLE = 16
-"""down_weight is padded to a multiple of so many rows."""
+from .shape import BoundaryShape
 
 
 @dataclass(frozen=True, slots=True)
-class OracleShape:
+class OracleShape(BoundaryShape):
     """Everything besides the tensors that fixes the right answer of a boundary (docs/hyper_connection.md).
 
     Raises:
         ValueError: for an unknown dtype, a size below 1 or a tree that doesn't fit its length.
     """
 
-    dtype: str
-    """Storage dtype: float16 or bfloat16."""
-    branches: int
-    """HC."""
-    hidden: int
-    """H."""
-    low_rank: int
-    """R."""
-    tokens: int
-    """N."""
-    trees: Mapping[str, Tree]
+    trees: Mapping[str, Tree] = field(kw_only=True)
     """(segments, lanes, chunk) of `norm` over H, `down` over HC*H and `up` over R."""
-    norm_weight: NormWeight = "per_branch"
-    eps: float = 1e-6
 
     def __post_init__(self) -> None:
         storage(self.dtype)
@@ -57,13 +39,3 @@ class OracleShape:
     def storage(self) -> Storage:
         """The storage dtype."""
         return storage(self.dtype)
-
-    @property
-    def width(self) -> int:
-        """HC * H: the elements of one token's state."""
-        return self.branches * self.hidden
-
-    def down_rows(self, kind: Kind) -> int:
-        """Rows of down_weight: R for the final mixer, else R + HC padded to a multiple of 16."""
-        rows = self.low_rank + self.branches
-        return self.low_rank if kind == "final" else rows + -rows % _ROW_MULTIPLE

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Self
 
-from ...runtime.declaration import Kind as Declared
+from ...runtime.declaration import Kind
 from ...table import FieldValue, Table, Tree
 from .trees import default_trees
 
 FAMILY = "hyper_connection"
 
-Kind = Literal["boundary", "first", "combine", "final"]
-
-KINDS: Mapping[str, Declared] = {
-    "boundary": Declared(
+KINDS: Mapping[str, Kind] = {
+    "boundary": Kind(
         inputs=("residual", "block", "injection", "norm_weight", "down_weight", "up_weight"),
         outputs=("x", "block_input", "injection_out"),
     ),
-    "first": Declared(
+    "first": Kind(
         inputs=("residual", "norm_weight", "down_weight", "up_weight"),
         outputs=("block_input", "injection_out"),
     ),
-    "combine": Declared(
+    "combine": Kind(
         inputs=("residual", "block", "injection"),
         outputs=("x",),
         without=frozenset({"low_rank", "eps", "norm_weight"}),
     ),
-    "final": Declared(
+    "final": Kind(
         inputs=("residual", "block", "injection", "norm_weight", "down_weight", "up_weight"),
         outputs=("block_input",),
     ),
@@ -51,19 +49,19 @@ class BoundaryShape:
     low_rank: int
     """R; 0 for kind `combine`."""
     tokens: int
-    norm_weight: str
+    norm_weight: str = "per_branch"
     """`per_branch`, `shared`, or empty for kind `combine`."""
-    eps: float
-    world_size: int
+    eps: float = 1e-6
+    world_size: int = 1
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> BoundaryShape:
+    def of(cls, fields: Mapping[str, Any]) -> Self:
         """The shape of a call's workload fields."""
         absent = {"low_rank": 0, "norm_weight": "", "eps": 0.0}
         return cls(**{**absent, **fields})
 
     @property
-    def state(self) -> int:
+    def width(self) -> int:
         """Elements of a token's residual, HC * H."""
         return self.branches * self.hidden
 
@@ -79,7 +77,7 @@ class BoundaryShape:
     def tensors(self, kind: str) -> dict[str, tuple[int, ...]]:
         """The shapes of all tensors of a kind, by name."""
         state, hidden, injection = (
-            (self.tokens, self.state),
+            (self.tokens, self.width),
             (self.tokens, self.hidden),
             (self.tokens, self.branches),
         )
@@ -87,31 +85,23 @@ class BoundaryShape:
             "residual": state,
             "block": hidden,
             "injection": injection,
-            "norm_weight": (self.hidden if self.norm_weight == "shared" else self.state,),
-            "down_weight": (self.stored_down_rows(kind), self.state),
-            "up_weight": (self.state, self.low_rank),
+            "norm_weight": (self.hidden if self.norm_weight == "shared" else self.width,),
+            "down_weight": (self.stored_down_rows(kind), self.width),
+            "up_weight": (self.width, self.low_rank),
             "x": state,
             "block_input": hidden,
             "injection_out": injection,
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenTrees:
-    """The reduction trees of a call, and where they come from."""
-
-    trees: Mapping[str, Tree]
-    origin: str
-
-
-def trees_for(table: Table, fields: Mapping[str, Any], kind: str) -> ChosenTrees:
-    """The trees of the table's workload of these fields, else the defaults.
+def trees_for(table: Table, fields: Mapping[str, Any], kind: str) -> tuple[Mapping[str, Tree], str]:
+    """The trees of the table's workload of these fields, else the defaults; and where they come from, in words.
 
     A workload that has the shape but other tokens, or another dtype, world size, norm or eps is second choice: its
     trees are legal, and more likely to be what a later spec states than the defaults.
     """
     if kind == "combine":
-        return ChosenTrees({}, "no sums")
+        return {}, "no sums"
     lengths = {name: fields[name] for name in ("branches", "hidden", "low_rank")}
     same = [
         work
@@ -121,9 +111,9 @@ def trees_for(table: Table, fields: Mapping[str, Any], kind: str) -> ChosenTrees
     alike = fields.items()
     best = max(same, key=lambda work: sum(_has(work.fields[name], v) for name, v in alike), default=None)
     if best is not None:
-        return ChosenTrees(best.trees, f"trees of workload {best.label}")
+        return best.trees, f"trees of workload {best.label}"
     trees = default_trees(**lengths)
-    return ChosenTrees(trees, "default trees " + ", ".join(f"{name} {list(t)}" for name, t in trees.items()))
+    return trees, "default trees " + ", ".join(f"{name} {list(t)}" for name, t in trees.items())
 
 
 def _has(served: FieldValue, value: FieldValue) -> bool:

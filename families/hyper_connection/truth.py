@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from .oracle_shape import OracleShape
-from .shape import Kind
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +19,7 @@ Round = Callable[["torch.Tensor"], "torch.Tensor"]
 
 
 def boundary(
-    shape: OracleShape, tensors: Mapping[str, torch.Tensor], kind: Kind = "boundary", *, rounded: bool = True
+    shape: OracleShape, tensors: Mapping[str, torch.Tensor], kind: str = "boundary", *, rounded: bool = True
 ) -> dict[str, torch.Tensor]:
     """The tensors of `oracle.boundary` in FP64, by FP64 arithmetic.
 
@@ -50,8 +49,7 @@ def boundary(
     if kind == "combine":
         return stored
     y = stored["y"] = _norm(shape, state, wide["norm_weight"], keep)
-    rows = shape.low_rank + (0 if kind == "final" else shape.branches)
-    d = stored["d"] = keep(y @ wide["down_weight"][:rows].T)
+    d = stored["d"] = keep(y @ wide["down_weight"][: shape.down_rows(kind)].T)
     t = d[:, : shape.low_rank] / shape.branches
     stored["lora"] = keep(t * torch.sigmoid(t))
     if kind != "final":

@@ -36,7 +36,7 @@ class Boundaries:
         workload = self.workloads[label]
         f: Any = workload.fields
         sizes = (f["branches"], f["hidden"], f["low_rank"], 1)
-        return OracleShape(f["dtype"], *sizes, workload.trees, f["norm_weight"], f["eps"])
+        return OracleShape(f["dtype"], *sizes, f["norm_weight"], f["eps"], trees=workload.trees)
 
     def program(
         self, label: str, name: str, kind: str, inputs: str = "normal", seed: int = 3, arch: str | None = None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....generator.literals import float_literal
 from ....generator.lowering import Lowering
 from ....table import Launch
 from ..schedules.hopper import OneKernel, Prefetched, TwoKernels
 from ..schedules.hopper_layout import EXTRA_WARPS, Staging, staging
 from ..spec import HyperConnectionWorkload
+from .boundary import workload_constants
 
 COMBINE_THREADS = 128
 RECORD_WORDS = 8
@@ -128,14 +128,7 @@ def _constants(workload: HyperConnectionWorkload, candidate: Prefetched) -> dict
     branches, pace = workload.branches, candidate.pace_cycles
     hurries = pace > 0 and candidate.hurried != "nothing"
     return {
-        "dtype": workload.dtype,
-        "branches": branches,
-        "hidden": workload.hidden,
-        "low_rank": workload.low_rank,
-        "eps": float_literal(workload.eps),
-        "branches_power_of_two": branches & (branches - 1) == 0,
-        "inverse_branches": float_literal(1.0 / branches),
-        "per_branch": workload.norm_weight == "per_branch",
+        **workload_constants(workload),
         "seeded": candidate.seeded,
         "evict_first": candidate.evict_first,
         "state_first": candidate.order == "state_first",

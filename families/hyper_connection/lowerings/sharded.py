@@ -8,10 +8,8 @@ then holds that of rank after rank.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
-from ....generator.literals import float_literal
 from ....generator.lowering import Lowering, NotGenerated, ScheduleError, TreeShape
 from ....specs import RowTiling
 from ....table import Launch
@@ -24,8 +22,9 @@ from ..channel_layout import (
     exchange_ctas,
 )
 from ..spec import FusedUpMixGather, GateSharded, HyperConnectionWorkload, Sharded
-from .gates import check_gates, load_widths, wide_loads
-from .limits import check_finishers, check_kept, check_norm, check_sums
+from .boundary import Buffers, MatrixShapes, branch_kernels, state_buffers
+from .gates import check_gates, wide_loads
+from .limits import check_finishers, check_kept, check_sums
 
 
 def lower_sharded(workload: HyperConnectionWorkload, candidate: Sharded) -> Lowering:
@@ -37,33 +36,20 @@ def lower_sharded(workload: HyperConnectionWorkload, candidate: Sharded) -> Lowe
     """
     _check_generated(candidate)
     up = candidate.UP
-    tilings = {kernel: candidate.tiling(workload, kernel) for kernel in ("down", "down_final", up)}
-    trees = workload.trees()
-    norm = TreeShape.of(trees["norm"], workload.hidden)
-    down_tree = TreeShape.of(trees["down"], workload.branches * workload.hidden)
-    up_tree = TreeShape.of(trees["up"], workload.low_rank)
+    shapes = MatrixShapes.of(workload, candidate)
+    tilings, down_tree, up_tree = shapes.tilings, shapes.down, shapes.up
     parts = candidate.down_split or 1
     parallel = isinstance(candidate, FusedUpMixGather) and candidate.parallel_gates
     gates = 1 if parallel else workload.branches // (workload.world_size if up == "up" else 1)
-    check_norm(candidate, norm)
     _check_down(candidate, tilings["down"], down_tree, parts)
     check_gates(candidate, tilings[up], up_tree, gates)
     if candidate.fuse_combine_norm:
-        _check_fused_norm(candidate, tilings["down"], norm, down_tree, workload.branches)
+        _check_fused_norm(candidate, tilings["down"], shapes.norm, down_tree, workload.branches)
     if isinstance(candidate, FusedUpMixGather):
         _check_fused(candidate, tilings[up], workload.branches if parallel else 1)
     constants: dict[str, Any] = {
-        "dtype": workload.dtype,
+        **shapes.constants(workload, candidate),
         "world_size": workload.world_size,
-        "branches": workload.branches,
-        "hidden": workload.hidden,
-        "low_rank": workload.low_rank,
-        "eps": float_literal(workload.eps),
-        "branches_power_of_two": workload.branches & (workload.branches - 1) == 0,
-        "inverse_branches": float_literal(1.0 / workload.branches),
-        "per_branch": workload.norm_weight == "per_branch",
-        "early_norm_weight": candidate.early_norm_weight,
-        "l1_bypass": candidate.l1_bypass,
         "fuse_combine_norm": candidate.fuse_combine_norm,
         "fuse_down_gather": candidate.fuse_down_gather,
         "prefetch_chunks": candidate.prefetch_chunks,
@@ -75,12 +61,7 @@ def lower_sharded(workload: HyperConnectionWorkload, candidate: Sharded) -> Lowe
         "largest_grid": LARGEST_GRID,
         "exchange_threads": EXCHANGE_THREADS,
         "channel": HyperConnectionChannel.of(workload),
-        "load_widths": load_widths(norm, down_tree, up_tree, *tilings.values()),
-        "norm": {**asdict(norm), "threads": max(norm.lanes, 32)},
-        "down_tree": down_tree,
-        "up_tree": up_tree,
         "up": up,
-        "tilings": tilings,
         "tiling": tilings[up],
         "gates_per_row": gates,
         "row_is": "a gate" if parallel else "a hidden coordinate",
@@ -89,7 +70,7 @@ def lower_sharded(workload: HyperConnectionWorkload, candidate: Sharded) -> Lowe
     return Lowering(
         template=f"hyper_connection/{candidate.route}.cu.j2",
         constants=constants,
-        kernels=_kernels(workload, candidate, tilings, constants["norm"]["threads"], parts),
+        kernels=_kernels(workload, candidate, shapes, parts),
         steps=_steps(candidate),
         scratch=_scratch(workload, candidate, down_tree, parts),
         state={"arrivals": ((tilings["down"].tiles,), "int32")} if parts > 1 else {},
@@ -103,17 +84,10 @@ def lower_sharded(workload: HyperConnectionWorkload, candidate: Sharded) -> Lowe
 
 
 def _kernels(
-    workload: HyperConnectionWorkload,
-    candidate: Sharded,
-    tilings: dict[str, RowTiling],
-    norm_threads: int,
-    parts: int,
+    workload: HyperConnectionWorkload, candidate: Sharded, shapes: MatrixShapes, parts: int
 ) -> dict[str, Launch]:
-    def branches(*args: str) -> Launch:
-        return Launch((workload.branches, 1, 1), (norm_threads, 1, 1), args)
-
     def rows(kernel: str, *args: str, parts: int = 1, resident: bool = False) -> Launch:
-        tiling = tilings[kernel]
+        tiling = shapes.tilings[kernel]
         return Launch((tiling.ctas, 1, parts), (tiling.threads, 1, 1), args, resident=resident)
 
     def exchange(words: int, *args: str) -> Launch:
@@ -127,10 +101,8 @@ def _kernels(
     down = {"down": combining, "down_first": first, "down_final": combining}
     if not candidate.fuse_combine_norm:
         down = dict.fromkeys(("down", "down_final"), ("y", "down_weight"))
-    kernels = {"combine": branches("residual", "block", "injection", "x")}
-    if not candidate.fuse_combine_norm:
-        kernels["combine_norm"] = branches("residual", "block", "injection", "norm_weight", "x", "y")
-        kernels["norm"] = branches("residual", "norm_weight", "y")
+    apart = branch_kernels(workload, shapes.norm)
+    kernels = {"combine": apart.pop("combine"), **({} if candidate.fuse_combine_norm else apart)}
     for kernel, args in down.items():
         tiling = "down_final" if kernel == "down_final" else "down"
         split = (sums[kernel], "arrivals") if parts > 1 else ()
@@ -165,15 +137,11 @@ def _steps(candidate: Sharded) -> dict[str, tuple[str, ...]]:
 
 def _scratch(
     workload: HyperConnectionWorkload, candidate: Sharded, down_tree: TreeShape, parts: int
-) -> dict[str, tuple[tuple[int, ...], str]]:
+) -> Buffers:
     ranks, dtype = workload.world_size, workload.dtype
-    rows, state = workload.down_rows // ranks, workload.branches * workload.hidden
-    scratch: dict[str, tuple[tuple[int, ...], str]] = {
-        "x": ((1, state), dtype),
-        "y": ((1, state), dtype),
-        "shard": ((1, rows), dtype),
-        "lora": ((1, workload.low_rank), dtype),
-    }
+    rows = workload.down_rows // ranks
+    state = state_buffers(workload)
+    scratch = {"x": state["x"], "y": state["y"], "shard": ((1, rows), dtype), "lora": state["lora"]}
     if parts > 1:
         scratch["segment_sums"] = ((rows, down_tree.segments), "float32")
         scratch["final_segment_sums"] = ((workload.low_rank // ranks, down_tree.segments), "float32")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from ....generator.literals import float_literal
 from ....generator.lowering import Lowering, TreeShape
 from ....table import Launch
 from ..schedules.tensor_core import PADDING, TILE_ROWS, TensorCore
 from ..spec import HyperConnectionWorkload
+from .boundary import branch_kernels, norm_constants, state_buffers, workload_constants
 from .limits import check_norm
 
 FINISH_THREADS = 128
@@ -36,7 +36,7 @@ def lower_tensor_core(workload: HyperConnectionWorkload, candidate: TensorCore) 
     """
     norm = TreeShape.of(workload.trees()["norm"], workload.hidden)
     check_norm(candidate, norm)
-    norm_threads, most = max(norm.lanes, 32), workload.tokens.max
+    most = workload.tokens.max
     at_once, cta_rows = candidate.tokens_at_once(workload), candidate.row_tiles * TILE_ROWS
     blocks = -(-most // at_once)
     stored = {"down": workload.padded_down_rows, "down_final": workload.low_rank}
@@ -45,20 +45,13 @@ def lower_tensor_core(workload: HyperConnectionWorkload, candidate: TensorCore) 
         for kernel, rows in stored.items()
     }
     constants: dict[str, Any] = {
-        "dtype": workload.dtype,
-        "branches": workload.branches,
-        "hidden": workload.hidden,
-        "low_rank": workload.low_rank,
-        "eps": float_literal(workload.eps),
-        "branches_power_of_two": workload.branches & (workload.branches - 1) == 0,
-        "inverse_branches": float_literal(1.0 / workload.branches),
-        "per_branch": workload.norm_weight == "per_branch",
+        **workload_constants(workload),
         "early_norm_weight": True,
         "l1_bypass": False,
         "several_tokens": True,
         "stacked": "token",
         "load_widths": {norm.load_bytes},
-        "norm": {**asdict(norm), "threads": norm_threads},
+        "norm": norm_constants(norm),
         "segments": candidate.segments,
         "warps": candidate.warps,
         "steps": candidate.steps(workload),
@@ -73,9 +66,6 @@ def lower_tensor_core(workload: HyperConnectionWorkload, candidate: TensorCore) 
         "tilings": tilings,
     }
 
-    def branches(*args: str) -> Launch:
-        return Launch((workload.branches, most, 1), (norm_threads, 1, 1), (*args, "tokens"))
-
     def down(kernel: str, *args: str) -> Launch:
         return Launch(
             (tilings[kernel].ctas, candidate.segments, blocks),
@@ -87,14 +77,11 @@ def lower_tensor_core(workload: HyperConnectionWorkload, candidate: TensorCore) 
     def finish(rows: int, *args: str) -> Launch:
         return Launch((-(-rows // FINISH_THREADS), most, 1), (FINISH_THREADS, 1, 1), (*args, "tokens"))
 
-    state = workload.branches * workload.hidden
     return Lowering(
         template="hyper_connection/tensor_core.cu.j2",
         constants=constants,
         kernels={
-            "combine_norm": branches("residual", "block", "injection", "norm_weight", "x", "y"),
-            "norm": branches("residual", "norm_weight", "y"),
-            "combine": branches("residual", "block", "injection", "x"),
+            **branch_kernels(workload, norm, "tokens"),
             "down": down("down", "y", "down_weight", "partials"),
             "down_final": down("down_final", "y", "down_weight", "partials_final"),
             "finish": finish(workload.down_rows, "partials", "lora", "injection_out"),
@@ -112,9 +99,7 @@ def lower_tensor_core(workload: HyperConnectionWorkload, candidate: TensorCore) 
             "final": ("combine_norm", "down_final", "finish_final", "up_mix"),
         },
         scratch={
-            "x": ((most, state), workload.dtype),
-            "y": ((most, state), workload.dtype),
-            "lora": ((most, workload.low_rank), workload.dtype),
+            **state_buffers(workload),
             "partials": ((most, candidate.segments, stored["down"]), "float32"),
             "partials_final": ((most, candidate.segments, stored["down_final"]), "float32"),
         },

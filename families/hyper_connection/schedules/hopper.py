@@ -145,14 +145,10 @@ class OneKernel(Prefetched):
         Raises:
             TilingError: one doesn't fit.
         """
-        down = _within("down", lambda: self._down(workload))
-        return down, _within(
-            "up",
-            lambda: up_layout(workload, ctas=self.ctas, warps=down.warps, **self.up.model_dump()),
-        )
-
-    def _down(self, workload: HyperConnectionWorkload) -> DownLayout:
-        return down_layout(workload, ctas=self.ctas, threads=self.threads, **self.down.model_dump())
+        options, grid = self.down.model_dump(), self.ctas
+        down = _within("down", lambda: down_layout(workload, ctas=grid, threads=self.threads, **options))
+        up = self.up.model_dump()
+        return down, _within("up", lambda: up_layout(workload, ctas=grid, warps=down.warps, **up))
 
     def layout_problems(self, workload: HyperConnectionWorkload) -> Iterator[Finding]:
         """Find options that no layout of this workload can have."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import kernwright
 import pytest
+from harness.payload_routes import route_for
 from kernwright.compiler import compile_source, over_budget
 from kernwright.specs import find_workspace, schema_files
 
@@ -25,8 +26,8 @@ def test_every_dtype_and_world_size_is_generated(generate, path):
     assert len(entries) == 9
     assert sum(len(c.sources) for entry in entries for c in entry.candidates) == 9 * 4 * 2
     for entry in entries:
-        assert spec.route_for(entry.workload, 4) == "tagged_words"
-        largest = spec.route_for(entry.workload, entry.workload.capacity)
+        assert route_for(spec, entry.workload, 4) == "tagged_words"
+        largest = route_for(spec, entry.workload, entry.workload.capacity)
         assert largest == ("one_stage" if entry.workload.world_size == 2 else "two_stage")
 
 
@@ -65,8 +66,8 @@ def test_the_documents_example_is_generated(generate, tmp_path):
     spec, entries = generate(path)
     assert [c.candidate.name for c in entries[0].candidates] == ["one", "tagged", "two"]
     workload = entries[-1].workload  # float32, world size 8
-    assert spec.route_for(workload, 40_000, "NVIDIA H200") == "one_stage"
-    assert spec.route_for(workload, 40_000, "NVIDIA A100-SXM4-80GB") == "tagged_words"
+    assert route_for(spec, workload, 40_000, "NVIDIA H200") == "one_stage"
+    assert route_for(spec, workload, 40_000, "NVIDIA A100-SXM4-80GB") == "tagged_words"
 
 
 def test_the_schema_is_exported():

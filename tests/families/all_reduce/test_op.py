@@ -312,13 +312,18 @@ def test_warm_up_loads_every_part(mini: Any, ranks: Any) -> None:
     assert len(comm._loaded) == 3
 
 
-@pytest.mark.parametrize("route", ["tagged_words", "one_stage", "two_stage"])
+def plan_named(mini: Any, comm: Any, name: str, numel: int, kind: str = "staged") -> Any:
+    work = next(w for w in mini.TABLE.workloads if w.label == f"bf16-w56-b4to2048-tp{comm.world_size}")
+    arch = next(iter(work.candidates[0].builds))
+    return mini.DISPATCH.plan_named(work.label, name, arch, kind, comm.target, comm=comm, at=2 * numel)
+
+
+@pytest.mark.parametrize("name", ["tagged", "one", "two"])
 @pytest.mark.parametrize("kind", ["staged", "sum2", "symmetric"])
-def test_a_route_of_ones_choice(mini: Any, ranks: Any, route: str, kind: str) -> None:
+def test_a_route_of_ones_choice(mini: Any, ranks: Any, name: str, kind: str) -> None:
     comm = ranks(4)
     tensor = values(4, 33)
-    plan = mini.all_reduce.load_plan_of_route(route, 33, torch.bfloat16, comm=comm, kind=kind)
-    assert plan.candidate.route == route
+    plan = plan_named(mini, comm, name, 33, kind)
     out = torch.empty_like(tensor)
     if kind == "symmetric":
         (view,) = mini.acquire_outputs([(33,)], torch.bfloat16, comm=comm)
@@ -326,17 +331,6 @@ def test_a_route_of_ones_choice(mini: Any, ranks: Any, route: str, kind: str) ->
     given = {"staged": [tensor], "sum2": [tensor, tensor], "symmetric": []}[kind]
     plan(given, [out])
     assert equal(out, expected(tensor + tensor if kind == "sum2" else tensor))
-
-
-def test_a_route_that_cannot_be(mini: Any, ranks: Any) -> None:
-    comm = ranks(2)
-    for route, numel, dtype in (
-        ("ring", 8, torch.float16),
-        ("one_stage", 1025, torch.float16),
-        ("one_stage", 8, torch.int32),
-    ):
-        with pytest.raises(ValueError, match="no open channel has a candidate of route"):
-            mini.all_reduce.load_plan_of_route(route, numel, dtype, comm=comm)
 
 
 def test_an_error_gives_acquired_inputs_back_and_reset_forgets_them(mini: Any, ranks: Any) -> None:
@@ -362,7 +356,7 @@ def test_a_closed_communicator_falls_back_for_sizes_it_has_served_too(mini: Any,
     tensor = values(2, 8)
     mini.all_reduce(tensor, comm=comm)
     assert mini.all_reduce.explain(tensor, comm=comm).chosen == "tagged"
-    plan = mini.all_reduce.load_plan_of_route("one_stage", 8, torch.bfloat16, comm=comm)
+    plan = plan_named(mini, comm, "one", 8)
     comm.close()
     assert mini.all_reduce.explain(tensor, comm=comm).chosen == "reference"
     calls = mini.stats().dispatches["bf16-w56-b4to2048-tp2", "tagged"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from harness.payload_routes import route_for
 from kernwright.emulator import check, find_races, fuzz, run
 
 DTYPES = ("float16", "bfloat16", "float32")
@@ -85,7 +86,7 @@ def test_sizes_that_alternate_around_the_threshold(group):
     taken = []
     for rows in (1, 16, 1, 16, 10, 1, 16, 9):
         numel = rows * 56
-        taken.append(made.spec.route_for(made.entry.workload, numel * 2))
+        taken.append(route_for(made.spec, made.entry.workload, numel * 2))
         made.call(routes[taken[-1]], "symmetric", numel)
     assert set(taken) == {"tagged_words", "one_stage", "two_stage"}
     right(made, seeds=12)

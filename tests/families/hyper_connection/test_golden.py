@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from kernwright.families.hyper_connection import golden
-from kernwright.families.hyper_connection.golden import read_golden, real_cases, small_cases, write_golden
+from harness import golden
+from harness.golden import read_golden, real_cases, small_cases, write_golden
 
 
 @pytest.mark.parametrize("case", list(small_cases()), ids=lambda case: case.name)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from kernwright.evidence.oracle import mismatches, sigmoid, squares
 from kernwright.families.hyper_connection.inputs import tensors, weights
-from kernwright.families.hyper_connection.oracle import OUTPUTS, boundary, combine, mix, norm
+from kernwright.families.hyper_connection.oracle import boundary, combine, mix, norm
 from kernwright.families.hyper_connection.oracle_shape import OracleShape
+from kernwright.families.hyper_connection.shape import KINDS
 
 ODD = {"norm": (1, 4, 2), "down": (3, 8, 4), "up": (1, 2, 5)}
 
@@ -162,7 +163,7 @@ def test_every_token_stands_alone():
     s = odd_shape()
     given = tensors(s, "nonfinite", 2) | weights(s, 2)
     whole = boundary(s, given)
-    single = OracleShape(s.dtype, 3, 24, 10, 1, ODD)
+    single = OracleShape(s.dtype, 3, 24, 10, 1, trees=ODD)
     for token in range(2):
         one = given | {name: given[name][token : token + 1] for name in ("residual", "block", "injection")}
         for name, bits in boundary(single, one).items():
@@ -193,10 +194,10 @@ def test_padding_rows_of_down_are_not_read():
     assert np.array_equal(found["injection_out"], found["d"][:, 10:])
 
 
-@pytest.mark.parametrize("kind", OUTPUTS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_outputs_are_among_what_is_given(kind):
     s = odd_shape()
-    assert set(OUTPUTS[kind]) <= set(boundary(s, tensors(s, "normal", 1) | weights(s, 1, kind), kind))
+    assert set(KINDS[kind].outputs) <= set(boundary(s, tensors(s, "normal", 1) | weights(s, 1, kind), kind))
 
 
 def test_wrong_shapes_are_refused():
@@ -209,8 +210,8 @@ def test_wrong_shapes_are_refused():
     ):
         boundary(s, given | {"down_weight": given["down_weight"][:12]})
     with pytest.raises(ValueError, match="can't cut 24 elements"):
-        OracleShape("float16", 3, 24, 10, 1, ODD | {"norm": (5, 1, 1)})
+        OracleShape("float16", 3, 24, 10, 1, trees=ODD | {"norm": (5, 1, 1)})
     with pytest.raises(ValueError, match="norm, down and up are needed"):
-        OracleShape("float16", 3, 24, 10, 1, {"norm": (1, 1, 1)})
+        OracleShape("float16", 3, 24, 10, 1, trees={"norm": (1, 1, 1)})
     with pytest.raises(ValueError, match="must all be at least 1"):
-        OracleShape("float16", 3, 24, 10, 0, ODD)
+        OracleShape("float16", 3, 24, 10, 0, trees=ODD)

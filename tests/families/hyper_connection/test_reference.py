@@ -66,7 +66,7 @@ def test_every_bit_equals_the_array_oracle(
     norm_weight: Any,
     trees: dict[str, tuple[int, int, int]],
 ) -> None:
-    reference = OracleShape(dtype, branches, hidden, low_rank, tokens, trees, norm_weight)
+    reference = OracleShape(dtype, branches, hidden, low_rank, tokens, norm_weight, trees=trees)
     shape = BoundaryShape(dtype, branches, hidden, low_rank, tokens, norm_weight, 1e-6, 1)
     weights = oracle_inputs.weights(reference, 5, kind)
     for sort in ("normal", "tiny", "large", "subnormal", "signed_zero", "nonfinite", "ties"):

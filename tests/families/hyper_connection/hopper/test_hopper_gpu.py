@@ -10,14 +10,15 @@ from functools import cache
 
 import pytest
 from harness.depths import DEPTHS
+from harness.layers import layers
 from kernwright.compiler.compile import compile_source
 from kernwright.evidence.gate import same
 from kernwright.evidence.graphs import capture
 from kernwright.evidence.oracle import mismatches
 from kernwright.families.hyper_connection.evidence import EVIDENCE, as_torch, shape_of
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
-from kernwright.families.hyper_connection.layers import layers
-from kernwright.families.hyper_connection.oracle import OUTPUTS, boundary
+from kernwright.families.hyper_connection.oracle import boundary
+from kernwright.families.hyper_connection.shape import KINDS
 from kernwright.generated.dispatch import DISPATCH
 from kernwright.generator.environment import make_environment
 from kernwright.runtime import dispatch as dispatch_module
@@ -121,7 +122,7 @@ def test_layers_with_16_inputs_each(here, work, candidate, chain_of, depth):
         for buffers in runs:
             plan.run(buffers)
         for token, buffers in enumerate(runs):
-            for name in OUTPUTS["boundary"]:
+            for name in KINDS["boundary"].outputs:
                 expected = layer.expected[name][token : token + 1]
                 difference = mismatches(bits_of(buffers[name]), expected, shape.storage)
                 assert difference.count == 0, (

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from harness.depths import DEPTHS
+from harness.layers import LayerWeights, layers
 from kernwright.evidence.oracle import mismatches
 from kernwright.families.hyper_connection.channel_layout import FUSED_CTAS, LARGEST_GRID
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
-from kernwright.families.hyper_connection.layers import LayerWeights, layers
 from kernwright.families.hyper_connection.oracle import boundary
 from kernwright.families.hyper_connection.oracle_shape import OracleShape
 from kernwright.generated.dispatch import TABLE
@@ -145,7 +145,7 @@ class Ranks:
             "block": shape.hidden,
             "injection": shape.branches,
             "norm_weight": shape.width if shape.norm_weight == "per_branch" else shape.hidden,
-            "down_weight": shape.down_rows(kind) * shape.width,
+            "down_weight": shape.stored_down_rows(kind) * shape.width,
             "up_weight": shape.width * shape.low_rank,
             **outputs,
         }

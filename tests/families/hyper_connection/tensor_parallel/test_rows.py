@@ -10,9 +10,8 @@ import pytest
 from kernwright.emulator import DeviceBuffer, EmulatedLaunch, compile_text, find_races, fuzz, run
 from kernwright.emulator import check as check_launches
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS
-from kernwright.families.hyper_connection.oracle import OUTPUTS
+from kernwright.families.hyper_connection.shape import KINDS
 
-KINDS = ("boundary", "first", "combine", "final")
 REAL = ("fp16-hc4-h256-n2to16-r320-tp1", "rows")
 BF16 = ("bf16-hc4-h256-n2to16-r320-tp1", "rows")
 ODD = ("fp16-hc3-h96-n1to5-r20-tp1", "rows_odd")
@@ -47,7 +46,7 @@ def program(rows, workload, name, kind, tokens, inputs="normal", seed=1, edits=(
 @pytest.mark.parametrize("name", ["replicated", "wide"])
 def test_every_token_equals_the_oracle(rows, name, tokens, kind):
     launches, expected = program(rows, REAL, name, kind, tokens)
-    assert {buffer.name for buffer in expected} >= set(OUTPUTS[kind])
+    assert {buffer.name for buffer in expected} >= set(KINDS[kind].outputs)
     assert check_launches(launches, expected).problems == ()
     assert fuzz(launches, expected, 1, first=1).problems == ()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from kernwright.evidence.oracle import mismatches
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
-from kernwright.families.hyper_connection.oracle import OUTPUTS, boundary
+from kernwright.families.hyper_connection.oracle import boundary
 from kernwright.families.hyper_connection.oracle_shape import OracleShape
+from kernwright.families.hyper_connection.shape import KINDS
 from kernwright.generated.dispatch import DISPATCH, TABLE, hyper_connection
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
@@ -46,7 +47,7 @@ def test_tokens_equal_the_oracle(work, tokens, kind):
         assert explained.chosen == "replicated", str(explained)
         found = hyper_connection(*given, kind=kind, policy="control", **branches)
         for name, tensor in zip(RESULTS, found, strict=True):
-            if name not in OUTPUTS[kind]:
+            if name not in KINDS[kind].outputs:
                 assert tensor is None
                 continue
             own = cupy.from_dlpack(tensor.view(torch.int16)).view(cupy.uint16)

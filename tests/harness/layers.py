@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 
 import numpy as np
-
-from ...evidence.oracle.arrays import Bits
-from .inputs import INPUT_KINDS, InputKind, tensors, weights
-from .oracle import boundary
-from .oracle_shape import OracleShape
+from kernwright.evidence.oracle.arrays import Bits
+from kernwright.families.hyper_connection.inputs import INPUT_KINDS, InputKind, layer_weights, tensors
+from kernwright.families.hyper_connection.oracle import boundary
+from kernwright.families.hyper_connection.oracle_shape import OracleShape
 
 CARRIED: tuple[InputKind, ...] = (
     "zeros",
@@ -75,12 +74,6 @@ def layers(
             "block": expected["block_input"][:half],
             "injection": expected["injection_out"][:half],
         }
-
-
-def layer_weights(shape: OracleShape, seed: int, xp: ModuleType = np) -> dict[str, Bits]:
-    """The three weights of one boundary, as bits."""
-    norm_weight = tensors(shape, "normal", seed, xp)["norm_weight"]
-    return {"norm_weight": norm_weight, **weights(shape, seed, xp=xp)}
 
 
 def _stack(rows: Sequence[Mapping[str, Bits]], xp: ModuleType) -> dict[str, Bits]:

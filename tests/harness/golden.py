@@ -1,8 +1,7 @@
 """Golden digests: what the array oracle answered, kept so that a machine can check in milliseconds.
 
-`python -m kernwright.families.hyper_connection.golden [FOLDER]` recomputes all of them and writes
-`FOLDER/hyper_connection.json` (default: the package's `ledger/golden`). Only this command writes that file;
-tests recompute it.
+`python -m harness.golden [FOLDER]`, run in `tests`, recomputes all of them and writes `FOLDER/hyper_connection.json`
+(default: the package's `ledger/golden`). Only this command writes that file; tests recompute it.
 """
 
 from __future__ import annotations
@@ -14,14 +13,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...evidence.oracle import digest
-from .inputs import INPUT_KINDS, InputKind, tensors, weights
-from .oracle import boundary
-from .oracle_shape import OracleShape
-from .shape import Kind
+import kernwright
+from kernwright.evidence.oracle import digest
+from kernwright.families.hyper_connection.inputs import INPUT_KINDS, InputKind, tensors, weights
+from kernwright.families.hyper_connection.oracle import boundary
+from kernwright.families.hyper_connection.oracle_shape import OracleShape
+from kernwright.families.hyper_connection.shape import KINDS
 
 FORMAT = 1
-FOLDER = Path(__file__).resolve().parents[2] / "ledger" / "golden"
+FOLDER = Path(kernwright.__file__).parent / "ledger" / "golden"
 FILE = "hyper_connection.json"
 
 
@@ -30,7 +30,7 @@ class GoldenCase:
     """One boundary with seeded inputs."""
 
     shape: OracleShape
-    kind: Kind
+    kind: str
     inputs: InputKind
     seed: int
 
@@ -60,8 +60,7 @@ def small_cases() -> Iterator[GoldenCase]:
             dtype, branches=3, hidden=24, low_rank=10, tokens=2, trees=odd, norm_weight="shared"
         )
         usual = OracleShape(dtype, branches=4, hidden=256, low_rank=32, tokens=1, trees=wide)
-        kinds: tuple[Kind, ...] = ("boundary", "first", "combine", "final")
-        for kind in kinds:
+        for kind in KINDS:
             yield GoldenCase(tiny, kind, "normal", seed=1)
         for inputs in INPUT_KINDS:
             yield GoldenCase(usual, "boundary", inputs, seed=2)
@@ -84,7 +83,7 @@ def write_golden(folder: Path = FOLDER) -> Path:
     text = json.dumps(
         {
             "format": FORMAT,
-            "made_by": "python -m kernwright.families.hyper_connection.golden",
+            "made_by": "python -m harness.golden",
             "entries": entries,
         },
         indent=2,
