@@ -13,29 +13,9 @@ from pydantic import AfterValidator, Field, model_validator
 from ..specs import Model
 from ..specs.base import LABEL, SHA256, Slug
 from ..specs.errors import shown
-from ..table import Scope, Verdict
-from .facts import Exactness, Group, RecordedDevice, RecordedPart, Rule, Text, Timing, Toolkit
+from ..table import Verdict
+from .facts import Exactness, RecordedDevice, RecordedPart, Rule, Text, Timing, Toolkit
 from .verdict import Judgement, judge
-
-__all__ = [
-    "SCHEMA",
-    "Exactness",
-    "Group",
-    "Record",
-    "RecordedDevice",
-    "RecordedPart",
-    "Rekeyed",
-    "Rule",
-    "Scope",
-    "Timing",
-    "Toolkit",
-    "Verdict",
-    "document",
-    "judgement_of",
-    "make_record",
-    "rekeyed",
-    "seal_of",
-]
 
 SCHEMA = 5
 """Version of the record model, the rule's arithmetic and the wording of its reasons included."""
