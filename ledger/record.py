@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -198,11 +199,8 @@ def _seal(facts: Mapping[str, object], judgement: Judgement) -> Record:
     draft = Record.model_validate(
         {
             **facts,
+            **asdict(judgement),
             "schema_version": SCHEMA,
-            "verdict": judgement.verdict,
-            "gain": judgement.gain,
-            "interval": judgement.interval,
-            "reason": judgement.reason,
             "sha256": "0" * 64,
         }
     )

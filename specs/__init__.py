@@ -4,28 +4,35 @@ Importing this loads neither torch nor CuPy nor Jinja; tomlkit is loaded when a 
 """
 
 from ..table import default_lanes, legal_lanes
-from .base import SHORT_DTYPE, Arch, Model, ToleranceSpec
-from .errors import Problem, SpecError
+from .base import DTYPE_BYTES, SHORT_DTYPE, Arch, DType, IntervalSpec, Model, ToleranceSpec
+from .errors import Finding, Problem, SpecError
 from .external import External
 from .family import Family, families, spec_model
+from .limits import Budget
 from .reader import SpecFile, load_spec, load_specs
 from .schema import UnknownFamily, json_schema, schema_files, schema_text
 from .shortform import Match, Selector, ShortForm, ShortFormError, matching, parse, select
-from .spec import CandidateSpec, Spec, WorkloadSpec
+from .spec import CandidateSpec, ScheduleValues, Spec, WorkloadSpec
 from .tiling import RowTiling, TilingError, row_tiling
 from .tree import TreeSpec
 from .workspace import Workspace, find_workspace
 
 __all__ = [
+    "DTYPE_BYTES",
     "SHORT_DTYPE",
     "Arch",
+    "Budget",
     "CandidateSpec",
+    "DType",
     "External",
     "Family",
+    "Finding",
+    "IntervalSpec",
     "Match",
     "Model",
     "Problem",
     "RowTiling",
+    "ScheduleValues",
     "Selector",
     "ShortForm",
     "ShortFormError",
