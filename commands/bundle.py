@@ -11,7 +11,7 @@ from kernwright.commands import console
 from kernwright.commands.options import Archs, Candidates, Json, Workloads, open_workspace
 
 if TYPE_CHECKING:
-    from kernwright.compiler import Artifact
+    from kernwright.compiler.artifact import Artifact
 
 CORES = os.cpu_count() or 1
 

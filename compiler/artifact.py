@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from .resources import Resources
 
 ArtifactKind = Literal["cubin", "ptx"]
-KINDS: tuple[ArtifactKind, ...] = ("cubin", "ptx")
+KINDS: tuple[ArtifactKind, ...] = get_args(ArtifactKind)
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,12 @@ class Artifact:
     seconds: float
     """How long its compilation took, at the time it was compiled; 0 if it came out of a bundle."""
 
-    def found(self) -> Artifact:
-        """The same artifact as one that was compiled earlier."""
-        return replace(self, cached=True)
+    @property
+    def file(self) -> str:
+        """Name of its file in a bundle."""
+        return f"{self.sha256}.{self.kind}"
 
 
 def digest(data: bytes) -> str:
     """SHA-256 as 64 hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()
-
-
-def source_digest(source: str) -> str:
-    """The identity of a generated source: the digest of its UTF-8 text."""
-    return digest(source.encode())

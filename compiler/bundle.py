@@ -9,7 +9,7 @@ import json
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,22 +31,6 @@ class BundleInvalid(ValueError):
 
 
 @dataclass(frozen=True)
-class BundleEntry:
-    """What the listing says of one artifact."""
-
-    source_sha256: str
-    arch: str
-    kind: ArtifactKind
-    sha256: str
-    resources: Mapping[str, Resources]
-
-    @property
-    def file(self) -> str:
-        """Name of its file in the bundle's folder."""
-        return f"{self.sha256}.{self.kind}"
-
-
-@dataclass(frozen=True)
 class Bundle:
     """A bundle whose listing was read. The artifacts are read, and verified, when they are asked for."""
 
@@ -54,7 +38,8 @@ class Bundle:
     nvrtc: tuple[int, int]
     """Version of the compiler."""
     flags: tuple[str, ...]
-    entries: tuple[BundleEntry, ...]
+    entries: tuple[Artifact, ...]
+    """What the listing says of each artifact; without its bytes."""
 
     @classmethod
     def open(cls, folder: Path) -> Bundle:
@@ -102,7 +87,7 @@ class Bundle:
                     return self._load(entry)
         return None
 
-    def _load(self, entry: BundleEntry) -> Artifact:
+    def _load(self, entry: Artifact) -> Artifact:
         path = self.folder / entry.file
         try:
             data = path.read_bytes()
@@ -113,27 +98,21 @@ class Bundle:
                 f"{path} was changed or damaged: its digest is {digest(data)}, not the one in its name. "
                 "Copy or write the bundle anew."
             )
-        return Artifact(
-            arch=entry.arch,
-            kind=entry.kind,
-            source_sha256=entry.source_sha256,
-            sha256=entry.sha256,
-            data=data,
-            kernels=entry.resources,
-            cached=True,
-            seconds=0.0,
-        )
+        return replace(entry, data=data)
 
 
-def _entry(item: Mapping[str, Any]) -> BundleEntry:
+def _entry(item: Mapping[str, Any]) -> Artifact:
     if not _DIGEST.fullmatch(item["sha256"]) or item["kind"] not in KINDS:
         raise ValueError(f"an entry has the digest {item['sha256']!r} and the kind {item['kind']!r}")
-    entry = BundleEntry(
+    entry = Artifact(
         source_sha256=item["source_sha256"],
         arch=item["arch"],
         kind=item["kind"],
         sha256=item["sha256"],
-        resources={symbol: Resources(**used) for symbol, used in item["resources"].items()},
+        data=b"",
+        kernels={symbol: Resources(**used) for symbol, used in item["resources"].items()},
+        cached=True,
+        seconds=0.0,
     )
     if item["file"] != entry.file:  # also keeps every path inside the folder
         raise ValueError(f"an entry names the file {item['file']!r}; by its digest it is {entry.file!r}")
@@ -181,21 +160,24 @@ def write_bundle(folder: Path, artifacts: Iterable[Artifact]) -> None:
 
 
 def _fill(folder: Path, artifacts: list[Artifact]) -> None:
-    entries = [
-        BundleEntry(made.source_sha256, made.arch, made.kind, made.sha256, made.kernels) for made in artifacts
-    ]
-    for entry, made in zip(entries, artifacts, strict=True):
-        (folder / entry.file).write_bytes(made.data)
+    for made in artifacts:
+        (folder / made.file).write_bytes(made.data)
+    ordered = sorted(artifacts, key=lambda made: (made.source_sha256, made.arch, made.kind))
     listing = {
         "format": FORMAT,
         "nvrtc": toolchain().version,
         "flags": FLAGS,
-        "entries": [
-            _item(entry) for entry in sorted(entries, key=lambda e: (e.source_sha256, e.arch, e.kind))
-        ],
+        "entries": [_item(made) for made in ordered],
     }
     (folder / LISTING).write_text(json.dumps(listing, indent=2) + "\n")
 
 
-def _item(entry: BundleEntry) -> dict[str, Any]:
-    return {**asdict(entry), "file": entry.file}
+def _item(made: Artifact) -> dict[str, Any]:
+    return {
+        "source_sha256": made.source_sha256,
+        "arch": made.arch,
+        "kind": made.kind,
+        "sha256": made.sha256,
+        "resources": {symbol: asdict(used) for symbol, used in made.kernels.items()},
+        "file": made.file,
+    }

@@ -13,11 +13,11 @@ import hashlib
 import json
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from ..files import write_whole
 from .artifact import Artifact, ArtifactKind, digest
 from .resources import Resources
 from .toolchain import Toolchain
@@ -59,7 +59,7 @@ class Cache:
     def get(self, key: str) -> Artifact | None:
         """The artifact stored under `key`, verified; None if there is none or it is broken."""
         if key in self._memory:
-            return self._memory[key].found()
+            return replace(self._memory[key], cached=True)
         try:
             stored = self._path(key).read_bytes()
         except OSError:
@@ -72,7 +72,7 @@ class Cache:
     def put(self, key: str, artifact: Artifact) -> None:
         """Store `artifact`: on the disk, or in memory if the folder can't be written."""
         try:
-            _write(self._path(key), _encode(key, artifact))
+            write_whole(self._path(key), _encode(key, artifact))
         except OSError as error:
             self._keep_in_memory(error)
             self._memory[key] = artifact
@@ -181,15 +181,8 @@ def cache_key(
 
 
 def _encode(key: str, artifact: Artifact) -> bytes:
-    about = {
-        "key": key,
-        "arch": artifact.arch,
-        "kind": artifact.kind,
-        "source_sha256": artifact.source_sha256,
-        "sha256": artifact.sha256,
-        "kernels": {symbol: asdict(used) for symbol, used in artifact.kernels.items()},
-        "seconds": artifact.seconds,
-    }
+    stated = asdict(replace(artifact, data=b""))
+    about = {"key": key} | {name: stated[name] for name in stated if name not in ("data", "cached")}
     rest = json.dumps(about).encode() + b"\n" + artifact.data
     return digest(rest).encode() + b"\n" + rest
 
@@ -201,32 +194,9 @@ def _decode(key: str, stored: bytes) -> Artifact | None:
     line, _, data = rest.partition(b"\n")
     try:
         about = json.loads(line)
-        if about["key"] != key:
+        if about.pop("key") != key:
             return None
-        return Artifact(
-            arch=about["arch"],
-            kind=about["kind"],
-            source_sha256=about["source_sha256"],
-            sha256=about["sha256"],
-            data=data,
-            kernels={symbol: Resources(**used) for symbol, used in about["kernels"].items()},
-            cached=True,
-            seconds=about["seconds"],
-        )
+        kernels = {symbol: Resources(**used) for symbol, used in about.pop("kernels").items()}
+        return Artifact(data=data, kernels=kernels, cached=True, **about)
     except (KeyError, TypeError, ValueError, AttributeError):  # whole, but not ours
         return None
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write so that `path` holds all of `content` or what it held before, whenever the machine stops."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

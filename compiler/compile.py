@@ -13,7 +13,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from .artifact import Artifact, ArtifactKind, digest, source_digest
+from .artifact import Artifact, ArtifactKind, digest
 from .cache import Cache, cache_key, default_cache
 from .cubin import repair
 from .nvrtc import FLAGS, ToolchainMismatch, compile_program
@@ -21,7 +21,6 @@ from .resources import LogUnreadable, parse_log
 from .toolchain import toolchain
 
 CompileResult = Artifact | Exception
-Done = Callable[["Job", CompileResult], None]
 
 WORTH_A_POOL = 8
 """Misses from which worker processes pay. Measured on two cores with files of five kernels, 85 ms each: 6
@@ -49,8 +48,7 @@ def compile_source(
         ArchUnsupported, ToolchainMissing, ToolchainMismatch: this machine can't compile it.
         CubinInvalid, LogUnreadable: NVRTC gave something that isn't understood.
     """
-    job = Job(source, file_name, arch, kind)
-    return (cache or default_cache()).fetch(_key(job), lambda: _compile(job))
+    return _fetch(Job(source, file_name, arch, kind), cache or default_cache())
 
 
 def compile_all(
@@ -100,7 +98,7 @@ def compile_all(
 
 def _attempt(job: Job, cache: Cache) -> CompileResult:
     try:
-        return cache.fetch(_key(job), lambda: _compile(job))
+        return _fetch(job, cache)
     except Exception as error:  # a value for the caller, which has the job that it belongs to
         return error
 
@@ -165,9 +163,11 @@ def compile_job(job: Job, identity: str, folder: Path | None) -> Artifact:
             f"The worker has another toolchain ({here}) than the machine that asks ({identity}). "
             "Install the same versions of kernwright's CUDA packages on both."
         )
-    if folder is None:
-        return _compile(job)
-    return Cache(folder).fetch(_key(job), lambda: _compile(job))
+    return _compile(job) if folder is None else _fetch(job, Cache(folder))
+
+
+def _fetch(job: Job, cache: Cache) -> Artifact:
+    return cache.fetch(_key(job), lambda: _compile(job))
 
 
 def _key(job: Job) -> str:
@@ -188,7 +188,7 @@ def _compile(job: Job) -> Artifact:
     return Artifact(
         arch=job.arch,
         kind=job.kind,
-        source_sha256=source_digest(job.source),
+        source_sha256=digest(job.source.encode()),
         sha256=digest(data),
         data=data,
         kernels=kernels,

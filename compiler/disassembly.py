@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -13,6 +12,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from ..files import write_whole
 
 _DEPRECATED = "is deprecated"
 """What nvdisasm 13.1 and later say of architectures before sm_75."""
@@ -101,10 +102,7 @@ def remembered_counts(cubin: bytes, arch: str, folder: Path) -> dict[str, Counte
     counts = instruction_counts(cubin, arch)
     if isinstance(counts, dict):
         with contextlib.suppress(OSError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            temporary = place.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_text(json.dumps(counts), encoding="utf-8")
-            temporary.replace(place)
+            write_whole(place, json.dumps(counts).encode())
     return counts
 
 

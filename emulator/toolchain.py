@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..compiler import ToolchainMissing
+from ..compiler.toolchain import ToolchainMissing
 from ..compiler.toolchain import toolchain as cuda_toolchain
 
 EXIT_STATUS = 3

@@ -7,6 +7,7 @@ remembered by the digests of the source and of everything that judged it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import json
@@ -21,6 +22,7 @@ from ..compiler.cache import default_folder
 from ..emulator import BufferMismatch as EmulatedMismatch
 from ..emulator import DeviceBuffer, Interleaving, check
 from ..emulator.launch import Array
+from ..files import write_whole
 from ..ledger import Closeness
 from ..runtime.dispatch import Dispatch
 from ..table import Candidate, Workload
@@ -209,10 +211,5 @@ def _recall(place: Path, cases: int) -> tuple[Gate, Closeness | None] | None:
 
 def _remember(place: Path, facts: Mapping[str, Any]) -> None:
     """Write whole or not at all; a cache that can't be written is no failure."""
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        temporary = place.with_suffix(f".{time.monotonic_ns()}.tmp")
-        temporary.write_text(json.dumps(facts), encoding="utf-8")
-        temporary.replace(place)
-    except OSError:
-        return
+    with contextlib.suppress(OSError):
+        write_whole(place, json.dumps(facts).encode())

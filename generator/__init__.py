@@ -1,28 +1,21 @@
 """Specs + templates + ledger -> `generated/`; and compiling that within each candidate's budget."""
 
-from ..table import Launch
 from .build import (
     BuildReport,
-    KernelReport,
     NothingSelected,
     SchedulerMissing,
     builds,
     compile_builds,
     remote_executor,
 )
-from .emit import Emission
 from .environment import TemplateBroken
 from .generate import Generation, check_generation, ledger_folder, plan_generation, write_generation
-from .lowering import Lowering, LoweringModule, NotGenerated, ScheduleError, TreeShape
+from .lowering import Lowering, NotGenerated, ScheduleError, TreeShape
 
 __all__ = [
     "BuildReport",
-    "Emission",
     "Generation",
-    "KernelReport",
-    "Launch",
     "Lowering",
-    "LoweringModule",
     "NotGenerated",
     "NothingSelected",
     "ScheduleError",

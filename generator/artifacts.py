@@ -8,23 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import replace
 
-from ..compiler.artifact import Artifact
-from ..compiler.cache import Cache, default_cache
+from ..compiler.cache import Cache
 from ..compiler.compile import Job, compile_all
-from .build import NothingSelected, SourceBuild, compile_builds
-
-
-@dataclass(frozen=True)
-class Collected:
-    """The artifacts of a bundle, or why there is none."""
-
-    artifacts: tuple[Artifact, ...]
-    """Empty where something failed."""
-    failures: tuple[str, ...]
-    """A sentence for each source that doesn't compile or breaks its promises."""
-    notes: tuple[str, ...]
+from .build import BuildReport, NothingSelected, SourceBuild, compile_builds
 
 
 def ptx_jobs(selected: Collection[SourceBuild], archs: Collection[str]) -> list[Job]:
@@ -53,8 +41,10 @@ def collect(
     executor: Executor | None = None,
     cache: Cache | None = None,
     on_done: Callable[[], None] = lambda: None,
-) -> Collected:
+) -> BuildReport:
     """Compile the cubins of `selected`, check their budgets and expectations, and compile the jobs of `ptx`.
+
+    The report has no artifact where something failed.
 
     Args:
         selected: sources.
@@ -67,15 +57,12 @@ def collect(
     Raises:
         ToolchainMissing, ArchUnsupported: nothing can be compiled here for what was asked.
     """
-    kept = cache or default_cache()
-    report = compile_builds(selected, workers=workers, executor=executor, cache=kept, on_done=on_done)
+    report = compile_builds(selected, workers=workers, executor=executor, cache=cache, on_done=on_done)
     if report.failures:
-        return Collected((), report.failures, report.notes)
-    jobs = dict.fromkeys(build.job for build in selected if build.candidate.symbols)
-    results = compile_all(list(jobs), cache=kept)
-    results += compile_all(
-        ptx, workers=workers, executor=executor, cache=kept, on_done=lambda _job, _result: on_done()
+        return replace(report, artifacts=())
+    results = compile_all(
+        ptx, workers=workers, executor=executor, cache=cache, on_done=lambda _job, _result: on_done()
     )
     failures = tuple(str(result) for result in results if isinstance(result, Exception))
-    artifacts = tuple(result for result in results if not isinstance(result, Exception))
-    return Collected(() if failures else artifacts, failures, report.notes)
+    made = tuple(result for result in results if not isinstance(result, Exception))
+    return replace(report, artifacts=() if failures else report.artifacts + made, failures=failures)

@@ -65,6 +65,8 @@ class BuildReport:
     """Outcome of a compile run: a row a kernel, sentences for what failed and for what wasn't checked."""
 
     kernels: tuple[KernelReport, ...]
+    artifacts: tuple[Artifact, ...]
+    """One of each text and architecture that was compiled."""
     failures: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -112,20 +114,13 @@ def builds(
         and (not selections or any(_selected(selection, build) for selection in selections))
     ]
     if found and not selected:
+        filters = {"workload": workloads, "candidate": candidates, "architecture": archs}
         raise NothingSelected(
             "no source matches all of the filters: "
-            + "; ".join(f"{what} {listing(names)}" for what, names in _named(archs, workloads, candidates))
+            + "; ".join(f"{what} {listing(names)}" for what, names in filters.items() if names)
             + ". Name fewer things, or see `kernwright validate` for what there is"
         )
     return selected
-
-
-def _named(
-    archs: Collection[str], workloads: Collection[str], candidates: Collection[str]
-) -> Iterator[tuple[str, Collection[str]]]:
-    for what, names in (("workload", workloads), ("candidate", candidates), ("architecture", archs)):
-        if names:
-            yield what, names
 
 
 def _selected(selection: Selector, build: SourceBuild) -> bool:
@@ -209,19 +204,20 @@ def compile_builds(
         on_done=lambda _job, _result: on_done(),
     )
     kernels: list[KernelReport] = []
+    artifacts: dict[Job, Artifact] = {}
     failures: list[str] = []
     notes: list[str] = []
     for build, result in zip(selected, results, strict=True):
         if isinstance(result, Exception):
             failures.append(f"{build.name}: {result}")
             continue
+        artifacts[build.job] = result
         kernels.extend(_kernel_reports(build, result))
-        failures.extend(f"{build.name}: {problem}" for problem in _over_budget(build, result))
-        unmet_here, note = _unmet_expectations(build, result)
-        failures.extend(f"{build.name}: {problem}" for problem in unmet_here)
+        problems, note = _broken_promises(build, result)
+        failures.extend(f"{build.name}: {problem}" for problem in problems)
         if note and note not in notes:
             notes.append(note)
-    return BuildReport(tuple(kernels), tuple(failures), tuple(notes))
+    return BuildReport(tuple(kernels), tuple(artifacts.values()), tuple(failures), tuple(notes))
 
 
 def _kernel_reports(build: SourceBuild, artifact: Artifact) -> Iterator[KernelReport]:
@@ -232,10 +228,7 @@ def _kernel_reports(build: SourceBuild, artifact: Artifact) -> Iterator[KernelRe
             candidate=build.candidate.candidate.name,
             kernel=kernel,
             arch=build.source.arch,
-            registers=used.registers,
-            shared_bytes=used.shared_bytes,
-            stack_bytes=used.stack_bytes,
-            spill_bytes=used.spill_bytes,
+            **asdict(used),
             source_sha256=build.source.sha256,
             cubin_sha256=artifact.sha256,
             cached=artifact.cached,
@@ -243,25 +236,20 @@ def _kernel_reports(build: SourceBuild, artifact: Artifact) -> Iterator[KernelRe
         )
 
 
-def _over_budget(build: SourceBuild, artifact: Artifact) -> Iterator[str]:
-    for kernel, symbol in build.candidate.symbols.items():
-        budget = build.candidate.candidate.budget_for(kernel)
-        yield from over_budget({kernel: artifact.kernels[symbol]}, budget)
-
-
-def _unmet_expectations(build: SourceBuild, artifact: Artifact) -> tuple[list[str], str]:
-    """Sentences for unmet expectations, and a note if this machine can't read the machine code."""
-    expectations = {
-        kernel: build.candidate.candidate.expect_for(kernel) for kernel in build.candidate.symbols
-    }
-    if not any(expectations.values()):
-        return [], ""
-    counts = remembered_counts(artifact.data, build.source.arch, default_folder())
-    if isinstance(counts, ExpectationsSkipped):
-        return [], f"expectations of {build.source.arch} machine code were not checked: {counts.reason}"
+def _broken_promises(build: SourceBuild, artifact: Artifact) -> tuple[list[str], str]:
+    """Sentences for exceeded budgets and unmet expectations, and a note if the machine code can't be read here."""
+    candidate, symbols = build.candidate.candidate, build.candidate.symbols
     problems = [
         problem
-        for kernel, expected in expectations.items()
-        for problem in unmet({kernel: counts[build.candidate.symbols[kernel]]}, expected)
+        for kernel, symbol in symbols.items()
+        for problem in over_budget({kernel: artifact.kernels[symbol]}, candidate.budget_for(kernel))
     ]
+    expectations = {kernel: candidate.expect_for(kernel) for kernel in symbols}
+    if not any(expectations.values()):
+        return problems, ""
+    counts = remembered_counts(artifact.data, build.source.arch, default_folder())
+    if isinstance(counts, ExpectationsSkipped):
+        return problems, f"expectations of {build.source.arch} machine code were not checked: {counts.reason}"
+    for kernel, expected in expectations.items():
+        problems += unmet({kernel: counts[symbols[kernel]]}, expected)
     return problems, ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -12,32 +11,12 @@ from jinja2 import Environment
 from ..ledger import RecordFile, usable
 from ..ledger.stale import Sources
 from ..specs import Family, Workspace
+from ..specs.family import EXPORTS
 from ..table import FORMAT, FamilyEntry
 from .environment import render
 from .lowering import family_entry
 from .records import current_sources, table_records
 from .sources import GeneratedWorkload
-
-EXPORTS = (
-    "communicator",
-    "explain",
-    "fingerprint",
-    "local_communicator",
-    "policy",
-    "publish",
-    "stats",
-    "torch_ops",
-    "warm_up",
-)
-
-
-@dataclass(frozen=True)
-class ReferenceModule:
-    """Where a family's op and reference are imported from."""
-
-    name: str
-    package: str
-    module: str
 
 
 def dispatch_text(
@@ -83,7 +62,7 @@ def _entry(entry: GeneratedWorkload, files: list[RecordFile], current: Sources) 
         "parts": entry.parts,
         "multiple": getattr(_lowering_of(entry.family), "multiple", lambda _: 1)(entry.workload),
         "channel": entry.channel,
-        "trees": {name: (t.segments, t.lanes, t.chunk) for name, t in entry.workload.trees().items()},
+        "trees": {name: tuple(tree.to_list()) for name, tree in entry.workload.trees().items()},
         "records": table_records(entry, files, current),
     }
 
@@ -102,8 +81,9 @@ def _family_entry(family: Family, workloads: list[GeneratedWorkload]) -> FamilyE
     return family_entry(family.name, _lowering_of(family), lowerings)
 
 
-def _reference(family: Family, workspace: Workspace) -> ReferenceModule:
+def _reference(family: Family, workspace: Workspace) -> dict[str, str]:
+    """Where a family's op and reference are imported from."""
     package, _, module = family.op_module.rpartition(".")
     if workspace.is_library and package.startswith("kernwright."):
         package = ".." + package.removeprefix("kernwright.")
-    return ReferenceModule(family.name, package, module)
+    return {"name": family.name, "package": package, "module": module}

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import (
-    BaseLoader,
     ChoiceLoader,
     Environment,
     FileSystemLoader,
@@ -25,20 +24,16 @@ class TemplateBroken(ValueError):
     """A template, maybe one of a workspace's own, can't be rendered."""
 
 
-def make_loader(workspace: Workspace, families: dict[str, Family]) -> BaseLoader:
-    """Find `<family>/...` in that family's folder and everything else in the shared templates.
+def make_environment(workspace: Workspace, families: dict[str, Family]) -> Environment:
+    """Build the environment that renders a workspace's kernels and its dispatch module.
 
-    A workspace's own `templates/` folder is searched first, so that a team can replace any part.
+    `<family>/...` is found in that family's folder and everything else in the shared templates; a workspace's own
+    `templates/` folder is searched first, so that a team can replace any part.
     """
     own = [workspace.templates] if workspace.templates is not None else []
     by_family = {name: FileSystemLoader(family.templates) for name, family in families.items()}
-    return ChoiceLoader([FileSystemLoader([*own, TEMPLATES]), PrefixLoader(by_family)])
-
-
-def make_environment(workspace: Workspace, families: dict[str, Family]) -> Environment:
-    """Build the environment that renders a workspace's kernels and its dispatch module."""
     return Environment(
-        loader=make_loader(workspace, families),
+        loader=ChoiceLoader([FileSystemLoader([*own, TEMPLATES]), PrefixLoader(by_family)]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

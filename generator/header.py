@@ -25,9 +25,7 @@ def describe(workloads: Sequence[WorkloadSpec], candidate: CandidateSpec) -> lis
         for name, value in stated[0].items()
         if all(other[name] == value for other in stated)
     )
-    trees = ", ".join(
-        f"{name} [{tree.segments}, {tree.lanes}, {tree.chunk}]" for name, tree in workloads[0].trees().items()
-    )
+    trees = ", ".join(f"{name} {tree}" for name, tree in workloads[0].trees().items())
     schedule = ", ".join(
         f"{option} = {_plain(value)}"
         for option, value in candidate.schedule().items()
@@ -56,7 +54,7 @@ def describe_launches(lowering: Lowering) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Statement:
+class Header:
     """What a header states, taken apart."""
 
     fields: Mapping[str, str]
@@ -67,7 +65,7 @@ class Statement:
     """Scratch, state, arguments, steps and launches, a line each; their order decides nothing."""
     flags: str
 
-    def difference(self, today: Statement, *, schedule: bool) -> str:
+    def difference(self, today: Header, *, schedule: bool) -> str:
         """The first thing that `today` states otherwise, in words; empty where there is none.
 
         Args:
@@ -89,7 +87,7 @@ class Statement:
         return ""
 
 
-def statement(lines: Sequence[str]) -> Statement:
+def statement(lines: Sequence[str]) -> Header:
     """Take header lines apart, with or without the `//` in front of them; other lines are skipped.
 
     The description ends at the first empty comment line, the line of the flags follows.
@@ -106,7 +104,7 @@ def statement(lines: Sequence[str]) -> Statement:
             launches.add(line)
     flags = next((line.removeprefix(FLAGS_LINE) for line in bare[end:] if line.startswith(FLAGS_LINE)), "")
     workload, trees, schedule = found.values()
-    return Statement(dict(_FIELD.findall(workload)), trees, schedule, frozenset(launches), flags)
+    return Header(dict(_FIELD.findall(workload)), trees, schedule, frozenset(launches), flags)
 
 
 def header_of(text: str) -> list[str]:

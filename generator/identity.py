@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from ..compiler.nvrtc import FLAGS
 from ..specs import CandidateSpec, WorkloadSpec
-from ..table import Launch
 from .lowering import Lowering
 
 VERSION = 1
@@ -36,7 +36,7 @@ def code_digest(
         "tokens": tokens_sha256,
         "contract": _contract(workload, candidate),
         "lowering": _lowering(candidate, lowering, symbols),
-        "compiler": {"arch": arch, "flags": list(flags)},
+        "compiler": {"arch": arch, "flags": flags},
     }
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -53,7 +53,7 @@ def _contract(workload: WorkloadSpec, candidate: CandidateSpec) -> dict[str, Any
             for name, value in workload.fields().items()
             if not (isinstance(value, tuple) and name in cells)
         },
-        "trees": {name: [t.segments, t.lanes, t.chunk] for name, t in workload.trees().items()},
+        "trees": {name: tree.to_list() for name, tree in workload.trees().items()},
         "contract": candidate.contract,
         "tolerance": {} if bounds is None else bounds.model_dump(exclude_none=True),
     }
@@ -63,29 +63,18 @@ def _lowering(candidate: CandidateSpec, lowering: Lowering, symbols: Mapping[str
     """What is launched, on which memory, and what the op reads of the schedule."""
     return {
         "route": candidate.route,
-        "kernels": {name: _launch(launch, symbols[name]) for name, launch in lowering.kernels.items()},
-        "steps": {kind: list(kernels) for kind, kernels in lowering.steps.items()},
+        "kernels": {
+            name: {"symbol": symbols[name], **asdict(launch)} for name, launch in lowering.kernels.items()
+        },
+        "steps": dict(lowering.steps),
         "scratch": _buffers(lowering.scratch),
         "state": _buffers(lowering.state),
         "arguments": dict(lowering.arguments),
         "options": dict(lowering.options),
-        "capabilities": list(lowering.capabilities),
+        "capabilities": lowering.capabilities,
         "channel": dict(lowering.channel),
     }
 
 
-def _launch(launch: Launch, symbol: str) -> dict[str, Any]:
-    return {
-        "symbol": symbol,
-        "grid": list(launch.grid),
-        "block": list(launch.block),
-        "args": list(launch.args),
-        "shared_bytes": launch.shared_bytes,
-        "programmatic": launch.programmatic,
-        "resident": launch.resident,
-        "cooperative": launch.cooperative,
-    }
-
-
 def _buffers(buffers: Mapping[str, tuple[tuple[int, ...], str]]) -> dict[str, Any]:
-    return {name: {"shape": list(shape), "dtype": dtype} for name, (shape, dtype) in buffers.items()}
+    return {name: {"shape": shape, "dtype": dtype} for name, (shape, dtype) in buffers.items()}

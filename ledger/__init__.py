@@ -3,31 +3,18 @@
 Records are written by commands, never by hand; a verdict is computed from samples, never typed.
 """
 
-from ..table import Scope, Verdict
 from .check import check, usable
 from .closeness import Closeness, Distance
+from .facts import Exactness, Group, RecordedDevice, RecordedPart, Rule, Timing, Toolkit
 from .names import device_slug, record_name
 from .reader import RecordFile, read_record, read_records
-from .record import (
-    SCHEMA,
-    Exactness,
-    Group,
-    Record,
-    RecordedDevice,
-    RecordedPart,
-    Rekeyed,
-    Rule,
-    Timing,
-    Toolkit,
-    make_record,
-)
-from .show import columns, markdown, rows, stale_rows_of
-from .stale import Staleness, newest, source_of, stale, staleness
-from .verdict import Judgement, group_ratios, judge, median, median_interval
+from .record import Record, Rekeyed, make_record
+from .show import markdown, rows, stale_rows_of
+from .stale import newest, stale, staleness
+from .verdict import Judgement, judge, median, median_interval
 from .writer import LedgerRefused, replace_record, write_record
 
 __all__ = [
-    "SCHEMA",
     "Closeness",
     "Distance",
     "Exactness",
@@ -40,15 +27,10 @@ __all__ = [
     "RecordedPart",
     "Rekeyed",
     "Rule",
-    "Scope",
-    "Staleness",
     "Timing",
     "Toolkit",
-    "Verdict",
     "check",
-    "columns",
     "device_slug",
-    "group_ratios",
     "judge",
     "make_record",
     "markdown",
@@ -60,7 +42,6 @@ __all__ = [
     "record_name",
     "replace_record",
     "rows",
-    "source_of",
     "stale",
     "stale_rows_of",
     "staleness",

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 from ..specs import Model, ToleranceSpec
-from ..specs.base import Slug
-
-Error = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+from ..specs.base import Bound, Slug
 
 
 class Distance(Model):
     """Relative L2 from FP64 of one stored tensor, the largest of all cases."""
 
-    candidate: Error
-    eager: Error | None = None
+    candidate: Bound
+    eager: Bound | None = None
     """torch eager's own, on the same inputs; None for a tensor that it doesn't give."""
 
     def __str__(self) -> str:

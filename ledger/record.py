@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
@@ -13,29 +14,9 @@ from pydantic import AfterValidator, Field, model_validator
 from ..specs import Model
 from ..specs.base import LABEL, SHA256, Slug
 from ..specs.errors import shown
-from ..table import Scope, Verdict
-from .facts import Exactness, Group, RecordedDevice, RecordedPart, Rule, Text, Timing, Toolkit
+from ..table import Verdict
+from .facts import Exactness, RecordedDevice, RecordedPart, Rule, Text, Timing, Toolkit
 from .verdict import Judgement, judge
-
-__all__ = [
-    "SCHEMA",
-    "Exactness",
-    "Group",
-    "Record",
-    "RecordedDevice",
-    "RecordedPart",
-    "Rekeyed",
-    "Rule",
-    "Scope",
-    "Timing",
-    "Toolkit",
-    "Verdict",
-    "document",
-    "judgement_of",
-    "make_record",
-    "rekeyed",
-    "seal_of",
-]
 
 SCHEMA = 5
 """Version of the record model, the rule's arithmetic and the wording of its reasons included."""
@@ -218,11 +199,8 @@ def _seal(facts: Mapping[str, object], judgement: Judgement) -> Record:
     draft = Record.model_validate(
         {
             **facts,
+            **asdict(judgement),
             "schema_version": SCHEMA,
-            "verdict": judgement.verdict,
-            "gain": judgement.gain,
-            "interval": judgement.interval,
-            "reason": judgement.reason,
             "sha256": "0" * 64,
         }
     )

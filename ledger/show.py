@@ -12,35 +12,6 @@ from .verdict import median
 
 Row = dict[str, str | int | float | None]
 
-COLUMNS = (
-    "spec",
-    "workload",
-    "part",
-    "candidate",
-    "control",
-    "arch",
-    "sm_count",
-    "device",
-    "measured_at",
-    "cases",
-    "mismatches",
-    "scope",
-    "control_ms",
-    "candidate_ms",
-    "of_floor",
-    "groups",
-    "gain_percent",
-    "interval_percent",
-    "verdict",
-    "reason",
-    "file",
-)
-
-
-def columns() -> tuple[str, ...]:
-    """Names of what `rows` gives, in its order."""
-    return COLUMNS
-
 
 def rows(files: Iterable[RecordFile]) -> list[Row]:
     """Give each record as it states itself, in the order given; also an inconsistent one.
@@ -80,54 +51,52 @@ def markdown(files: Iterable[RecordFile]) -> str:
 
 def stale_rows_of(files: Iterable[RecordFile]) -> list[Row]:
     """Give stale records as what to measure again: which candidate where, and what was measured when."""
-    return [_stale_row(file) for file in files]
+    return [
+        {
+            **_place(file.record),
+            "verdict": file.record.verdict,
+            "code": (file.record.code_sha256 or "")[:12],
+            "file": file.name,
+        }
+        for file in files
+    ]
 
 
 def _row(file: RecordFile) -> Row:
     record, timing = file.record, file.record.timing
     control_ms, candidate_ms = _times(timing)
     floor = None if timing is None else timing.floor_ms
-    values = (
-        *_place(record),
-        record.measured_at,
-        record.exactness.cases,
-        record.exactness.mismatches,
-        None if timing is None else timing.scope,
-        _rounded(control_ms, 5),
-        _rounded(candidate_ms, 5),
-        None if candidate_ms is None or floor is None else round(candidate_ms / floor, 2),
-        None if timing is None else f"{len(timing.valid)} of {len(timing.groups)}",
-        None if record.gain is None else round(100 * record.gain, 2),
-        None if record.interval is None else "{:.2f} to {:.2f}".format(*(100 * g for g in record.interval)),
-        record.verdict,
-        record.reason,
-        file.name,
-    )
-    return dict(zip(COLUMNS, values, strict=True))
-
-
-def _place(record: Record) -> tuple[str | int | None, ...]:
-    device, part = record.device, record.part
-    return (
-        record.spec,
-        record.workload,
-        None if part is None else f"{part.field} {part.low} to {part.high}",
-        record.candidate,
-        record.control,
-        device.arch,
-        device.sm_count,
-        device.name,
-    )
-
-
-def _stale_row(file: RecordFile) -> Row:
-    record = file.record
-    place: Row = dict(zip(COLUMNS, _place(record), strict=False))
-    return place | {
-        "measured_at": record.measured_at,
+    return {
+        **_place(record),
+        "cases": record.exactness.cases,
+        "mismatches": record.exactness.mismatches,
+        "scope": None if timing is None else timing.scope,
+        "control_ms": None if control_ms is None else round(control_ms, 5),
+        "candidate_ms": None if candidate_ms is None else round(candidate_ms, 5),
+        "of_floor": None if candidate_ms is None or floor is None else round(candidate_ms / floor, 2),
+        "groups": None if timing is None else f"{len(timing.valid)} of {len(timing.groups)}",
+        "gain_percent": None if record.gain is None else round(100 * record.gain, 2),
+        "interval_percent": None
+        if record.interval is None
+        else "{:.2f} to {:.2f}".format(*(100 * g for g in record.interval)),
         "verdict": record.verdict,
-        "code": (record.code_sha256 or "")[:12],
+        "reason": record.reason,
         "file": file.name,
+    }
+
+
+def _place(record: Record) -> Row:
+    device, part = record.device, record.part
+    return {
+        "spec": record.spec,
+        "workload": record.workload,
+        "part": None if part is None else f"{part.field} {part.low} to {part.high}",
+        "candidate": record.candidate,
+        "control": record.control,
+        "arch": device.arch,
+        "sm_count": device.sm_count,
+        "device": device.name,
+        "measured_at": record.measured_at,
     }
 
 
@@ -138,7 +107,3 @@ def _times(timing: Timing | None) -> tuple[float | None, float | None]:
         return None, None
     control = median([math.fsum(group.control) / len(group.control) for group in groups])
     return control, median([math.fsum(group.candidate) / len(group.candidate) for group in groups])
-
-
-def _rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None else round(value, digits)

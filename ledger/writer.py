@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
+from ..files import write_whole
 from .check import check
 from .names import record_name
 from .reader import RecordFile
@@ -34,8 +33,7 @@ def write_record(folder: Path, record: Record) -> Path:
         raise LedgerRefused("\n".join(str(problem) for problem in problems))
     path = folder / name
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _place(path, _text(record), os.link)
+        write_whole(path, _text(record), mode=0o644, place=os.link)
     except OSError as error:
         if path.exists():
             message = "is there already; the ledger is append-only: measure again, which makes a new file."
@@ -58,30 +56,10 @@ def replace_record(folder: Path, name: str, record: Record) -> None:
     if problems:
         raise LedgerRefused("\n".join(problems))
     try:
-        _place(folder / name, _text(record), os.replace)
+        write_whole(folder / name, _text(record), mode=0o644)
     except OSError as error:
         raise LedgerRefused(f"can't write {folder / name}: {error.strerror}.") from error
 
 
-def _text(record: Record) -> str:
-    return json.dumps(document(record), indent=1) + "\n"
-
-
-def _place(path: Path, text: str, put: Callable[[Path, Path], None]) -> None:
-    # The suffix keeps what a crash may leave out of sight: readers look for *.json.
-    handle, name = tempfile.mkstemp(suffix=".tmp", prefix=".record-", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.chmod(0o644)
-        put(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def _text(record: Record) -> bytes:
+    return f"{json.dumps(document(record), indent=1)}\n".encode()

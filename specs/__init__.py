@@ -16,7 +16,6 @@ from .spec import CandidateSpec, ScheduleValues, Spec, WorkloadSpec
 from .tiling import RowTiling, TilingError, row_tiling
 from .tree import TreeSpec
 from .workspace import Workspace, find_workspace
-from .writer import edit
 
 __all__ = [
     "DTYPE_BYTES",
@@ -47,7 +46,6 @@ __all__ = [
     "WorkloadSpec",
     "Workspace",
     "default_lanes",
-    "edit",
     "families",
     "find_workspace",
     "json_schema",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal
@@ -84,9 +85,7 @@ class External(CandidateSpec):
                 yield Finding(
                     (option,), f"{option} belongs to a source; a callable launches its own kernels."
                 )
-        threads = 1
-        for size in self.block or ():
-            threads *= size
+        threads = math.prod(self.block or ())
         if threads > 1024:
             yield Finding(("block",), f"block has {threads} threads; a CTA has at most 1024.")
 

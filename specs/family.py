@@ -25,7 +25,10 @@ from .workspace import PACKAGE_ROOT, Workspace
 GROUP = "kernwright.families"
 FAMILIES = PACKAGE_ROOT / "families"
 """Folder of the built-in families."""
-RESERVED = frozenset({"dispatch", "explain", "policy", "stats", "warm_up"})
+EXPORTS = frozenset(
+    {"communicator", "explain", "fingerprint", "local_communicator", "policy", "publish", "stats"}
+)
+EXPORTS |= {"torch_ops", "warm_up"}
 """Names that a dispatch module has of its own."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _BUILT_IN = f"{__name__.rsplit('.', 2)[0]}.families"
@@ -73,7 +76,7 @@ def families(workspace: Workspace) -> dict[str, Family]:
     if workspace.families and str(workspace.root) not in sys.path:
         sys.path.append(str(workspace.root))  # a workspace may hold the packages of its own families
     for name, package in packages:
-        if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in RESERVED:
+        if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in {*EXPORTS, "dispatch"}:
             message = (
                 f'"{name}" can\'t be the name of a family; take [a-z0-9_]+ that is free in a dispatch module.'
             )

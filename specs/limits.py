@@ -32,10 +32,6 @@ class Budget(Model):
     stack_bytes: Size | None = None
     """Stack frame of a thread, bytes."""
 
-    def stated(self) -> dict[str, int]:
-        """Give the limits that are stated."""
-        return {name: value for name, value in self if value is not None}
-
 
 class Budgets(Model):
     """The `budget` of a candidate: limits of every kernel, and of single ones."""

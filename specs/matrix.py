@@ -24,12 +24,10 @@ class MatrixOptions(Model):
 
     def over(self, flat: MatrixOptions) -> dict[str, Any]:
         """Give these options; what isn't stated here comes from `flat`."""
-        own, general = _options(self), _options(flat)
-        return {name: general[name] if own[name] is None else own[name] for name in own}
-
-
-def _options(source: MatrixOptions) -> dict[str, Any]:
-    return {name: getattr(source, name) for name in MatrixOptions.model_fields}
+        return {
+            name: getattr(flat if getattr(self, name) is None else self, name)
+            for name in MatrixOptions.model_fields
+        }
 
 
 def tiling_findings(

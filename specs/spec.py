@@ -23,7 +23,7 @@ from .base import (
     raise_findings,
 )
 from .errors import Finding, listing
-from .limits import Budgets, Expectations, unknown_kernels
+from .limits import Budget, Budgets, Expectations, unknown_kernels
 from .tree import TreeSpec
 
 _T = TypeVar("_T")
@@ -144,8 +144,8 @@ class CandidateSpec(Model):
 
     def budget_for(self, kernel: str) -> dict[str, int]:
         """Give the limits of one kernel; its own win over those of every kernel."""
-        own = self.budget.kernels.get(kernel)
-        return self.budget.every.stated() | (own.stated() if own else {})
+        own = self.budget.kernels.get(kernel, Budget())
+        return self.budget.every.model_dump(exclude_none=True) | own.model_dump(exclude_none=True)
 
     def expect_for(self, kernel: str) -> dict[str, int]:
         """Give the least instruction counts of one kernel; its own win over those of every kernel."""

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernwright.compiler import ToolchainMissing, toolchain
+from kernwright.compiler import toolchain
+from kernwright.compiler.toolchain import ToolchainMissing
 from kernwright.generator import build as building
 
 KEYS = [

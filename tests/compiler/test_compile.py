@@ -4,12 +4,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import kernwright.compiler.compile as compile_module
 import pytest
-from kernwright.compiler.artifact import Artifact, digest, source_digest
+from kernwright.compiler.artifact import Artifact, digest
 from kernwright.compiler.cache import Cache
 from kernwright.compiler.compile import CompileResult, Job, compile_all, compile_job, compile_source
 from kernwright.compiler.nvrtc import CompileFailed, ToolchainMismatch
@@ -31,8 +32,8 @@ def test_the_second_time_it_is_cached(scale: str, cache: Cache) -> None:
     first = compile_source(scale, file_name="scale.cu", arch="sm_90", cache=cache)
     second = compile_source(scale, file_name="scale.cu", arch="sm_90", cache=cache)
     assert not first.cached
-    assert second == first.found()
-    assert first.source_sha256 == source_digest(scale)
+    assert second == replace(first, cached=True)
+    assert first.source_sha256 == digest(scale.encode())
     assert first.sha256 == digest(first.data)
     assert first.kernels["scale"].shared_bytes == 256
     assert first.data.startswith(b"\x7fELF")

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from kernwright.generator import Emission, Generation, plan_generation, write_generation
+from kernwright.generator import Generation, plan_generation, write_generation
+from kernwright.generator.emit import Emission
 from kernwright.specs import find_workspace
 
 SMALL = """\

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from jinja2 import Environment
-from kernwright.compiler import compile_source
+from kernwright.compiler.compile import compile_source
 from kernwright.generator import builds, compile_builds, plan_generation
 from kernwright.generator.environment import TEMPLATES, make_environment
 from kernwright.specs import families, find_workspace

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kernwright.compiler import Artifact, Cache, Job, compile_all
+from kernwright.compiler.artifact import Artifact
+from kernwright.compiler.cache import Cache
+from kernwright.compiler.compile import Job, compile_all
 
 
 def generate(package_root: Path | None, folder: Path, seed: str) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import kernwright
 import pytest
-from kernwright.compiler import compile_source, over_budget
+from kernwright.compiler.compile import compile_source
+from kernwright.compiler.resources import over_budget
 from kernwright.families.linear_all_reduce.spec import (
     LinearAllReduceWorkload,
     Serial,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness.paths import CHECKOUT
 from harness.workspaces import load_module
-from kernwright.compiler import compile_source
+from kernwright.compiler.compile import compile_source
 from kernwright.emulator import check
 
 from .conftest import generated

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from kernwright.compiler import compile_source
+from kernwright.compiler.compile import compile_source
 from kernwright.compiler.disassembly import find_nvdisasm
 from kernwright.families.hyper_connection.schedules.hopper_layout import RESERVED, SM_SHARED, staging
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from kernwright.compiler import compile_source, instruction_counts, over_budget
+from kernwright.compiler.compile import compile_source
+from kernwright.compiler.disassembly import instruction_counts
+from kernwright.compiler.resources import over_budget
 from kernwright.emulator import fuzz
 from kernwright.evidence.emulated import emulated
 from kernwright.evidence.family_evidence import Case
