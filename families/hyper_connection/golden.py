@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ...evidence.oracle import digest
+from ...evidence.oracle.dtypes import digest
 from .inputs import INPUT_KINDS, InputKind, tensors, weights
 from .oracle import boundary
 from .oracle_shape import OracleShape

@@ -7,8 +7,8 @@ through the driver's compiler), eager and inside a captured graph whose inputs c
 from __future__ import annotations
 
 import pytest
+from harness.bits import mismatches
 from harness.depths import DEPTHS
-from kernwright.evidence.oracle import mismatches
 from kernwright.families.hyper_connection.layers import layers
 from kernwright.families.hyper_connection.oracle import boundary
 from kernwright.families.hyper_connection.oracle_shape import OracleShape
