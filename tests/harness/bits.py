@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from kernwright.evidence.gate import differing
 from kernwright.evidence.oracle.arrays import Bits
 from kernwright.evidence.oracle.dtypes import Storage, on_host
 
@@ -55,3 +58,8 @@ def mismatches(found: Bits, expected: Bits, dtype: Storage) -> Comparison:
     index = tuple(int(i) for i in np.unravel_index(flat, found.shape))
     first = ElementMismatch(index, values[0], int(pair[0][0]), values[1], int(pair[1][0]))
     return Comparison(count, found.size, first)
+
+
+def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
+    """Whether all tensors have the same bits."""
+    return all(not bool(differing(one, other).any()) for one, other in zip(found, expected, strict=True))

@@ -9,10 +9,9 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from harness.bits import mismatches
+from harness.bits import mismatches, same
 from harness.depths import DEPTHS
 from kernwright.compiler.compile import compile_source
-from kernwright.evidence.gate import same
 from kernwright.evidence.graphs import capture
 from kernwright.families.hyper_connection.evidence import EVIDENCE, as_torch, shape_of
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
