@@ -5,7 +5,6 @@ Exit status: 0 done, 1 a check failed, 2 bad input, 3 not available here.
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -15,7 +14,16 @@ import typer
 from kernwright.commands import bundle as cli_bundle
 from kernwright.commands import console
 from kernwright.commands import evidence as cli_evidence
-from kernwright.commands.options import Archs, Candidates, Json, Workloads, open_workspace
+from kernwright.commands.options import (
+    CORES,
+    Archs,
+    Candidates,
+    Jobs,
+    Json,
+    Scheduler,
+    Workloads,
+    open_workspace,
+)
 
 if TYPE_CHECKING:
     from kernwright.compiler.cache import CacheEntry
@@ -28,13 +36,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-
-CORES = os.cpu_count() or 1
-
-Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Worker processes.")]
-Scheduler = Annotated[
-    str, typer.Option(help="Address of a Dask scheduler that compiles, e.g. tcp://host:8786.")
-]
 
 
 def _print_version(wanted: bool) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from kernwright.commands import console
-from kernwright.commands.options import Archs, Candidates, Json, Workloads, open_workspace
+from kernwright.commands.options import (
+    CORES,
+    Archs,
+    Candidates,
+    Jobs,
+    Json,
+    Scheduler,
+    Workloads,
+    open_workspace,
+)
 
 if TYPE_CHECKING:
     from kernwright.compiler.artifact import Artifact
-
-CORES = os.cpu_count() or 1
 
 
 def register(app: typer.Typer) -> None:
@@ -32,10 +38,8 @@ def bundle(
         list[str],
         typer.Option("--ptx", help="Also PTX of this architecture's builds, for newer GPUs; repeat."),
     ] = [],  # noqa: B006
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Worker processes.")] = CORES,
-    scheduler: Annotated[
-        str, typer.Option(help="Address of a Dask scheduler that compiles, e.g. tcp://host:8786.")
-    ] = "",
+    jobs: Jobs = CORES,
+    scheduler: Scheduler = "",
     json: Json = False,
 ) -> None:
     """Compile into a folder that travels to machines without the compiler (KERNWRIGHT_BUNDLE names it there)."""

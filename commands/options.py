@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +17,13 @@ Archs = Annotated[
 Workloads = Annotated[list[str], typer.Argument(help="Spec names or short forms; by default all.")]
 Candidates = Annotated[
     list[str], typer.Option("--candidate", help="Only this candidate; repeat for several.")
+]
+
+CORES = os.cpu_count() or 1
+
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Worker processes.")]
+Scheduler = Annotated[
+    str, typer.Option(help="Address of a Dask scheduler that compiles, e.g. tcp://host:8786.")
 ]
 
 

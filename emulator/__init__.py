@@ -9,11 +9,11 @@
 Faults are values (`report`). Importing this loads neither torch nor CuPy.
 """
 
-from .build import HostCompileFailed, Object, Variant, compile_text
-from .candidate import CandidateRun, Program, candidate_program, run_candidate
-from .check import Checked, CheckProblem, Fuzzed, check, fuzz
+from .build import HostCompileFailed, Object, compile_text
+from .candidate import Program, candidate_program, run_candidate
+from .check import Fuzzed, check, fuzz
 from .compare import BufferMismatch, compare
-from .launch import Argument, DeviceBuffer, EmulatedLaunch, Outcome, run
+from .launch import Argument, DeviceBuffer, EmulatedLaunch, run
 from .race import TooLarge, find_races
 from .report import (
     Deadlock,
@@ -29,18 +29,13 @@ from .report import (
     Unwritten,
     Where,
 )
-from .schedule import POLICIES, Interleaving, SchedulerPolicy, schedules
+from .schedule import Interleaving, schedules
 from .text import TextUnsupported
-from .toolchain import EXIT_STATUS, CompilerMissing, compiler
+from .toolchain import CompilerMissing, compiler
 
 __all__ = [
-    "EXIT_STATUS",
-    "POLICIES",
     "Argument",
     "BufferMismatch",
-    "CandidateRun",
-    "CheckProblem",
-    "Checked",
     "CompilerMissing",
     "Deadlock",
     "DeviceBuffer",
@@ -55,16 +50,13 @@ __all__ = [
     "Misuse",
     "Object",
     "OutOfBounds",
-    "Outcome",
     "Program",
     "Race",
-    "SchedulerPolicy",
     "ScopeTooNarrow",
     "TextUnsupported",
     "TooLarge",
     "Uninitialised",
     "Unwritten",
-    "Variant",
     "Where",
     "candidate_program",
     "check",

@@ -85,15 +85,17 @@ def compile_text(text: str, name: str, variant: Variant = "plain") -> Object:
     wrapper = _wrapper(found)
     with_what = compiler()
     libraries = () if variant == "sanitized" else (str(runtime_library()),)
+    includes = (f"-I{_INCLUDE}", *(f"-isystem{folder}" for folder in with_what.includes))
+    linked = (*libraries, *(f"-Wl,-rpath,{Path(library).parent}" for library in libraries))
     key = _key(without_comments(text), wrapper, variant, with_what, *libraries, _folder_digest(_INCLUDE))
 
     def make(folder: Path, lasting: Path) -> None:
         (folder / TEXT_FILE).write_text(text)
         (folder / "wrapper.cpp").write_text(wrapper)
         source = ("-w", f"-ffile-prefix-map={folder}={lasting}", "-c", "wrapper.cpp", "-o", "object.o")
-        _compile(with_what, (*_OPTIONS[variant], *_includes(with_what), *source), folder, name)
+        _compile(with_what, (*_OPTIONS[variant], *includes, *source), folder, name)
         # Linked without the sanitizer's library: the runtime answers the checks, the runner has TSan.
-        _compile(with_what, ("-shared", "-o", "object.so", "object.o", *_linking(libraries)), folder, name)
+        _compile(with_what, ("-shared", "-o", "object.so", "object.o", *linked), folder, name)
         (folder / "object.o").unlink()
 
     folder = cached(key, "object.so", make)
@@ -211,26 +213,12 @@ def _wrapper(found: TextFacts) -> str:
 
 
 def _compile(with_what: Compiler, options: tuple[str, ...], folder: Path, name: str) -> None:
-    command = [str(with_what.path), *_LANGUAGE, *_machine_flags(), *options]
+    machine = ("-mfma", "-mf16c") if platform.machine() in ("x86_64", "AMD64") else ()
+    command = [str(with_what.path), *_LANGUAGE, *machine, *options]
     environment = {**os.environ, "LC_ALL": "C"}  # plain quotes in messages
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise HostCompileFailed(_explain(done.stderr, name))
-
-
-def _machine_flags() -> tuple[str, ...]:
-    return ("-mfma", "-mf16c") if platform.machine() in ("x86_64", "AMD64") else ()
-
-
-def _includes(with_what: Compiler) -> tuple[str, ...]:
-    return (
-        f"-I{_INCLUDE}",
-        *(option for folder in with_what.includes for option in ("-isystem", str(folder))),
-    )
-
-
-def _linking(libraries: tuple[str, ...]) -> tuple[str, ...]:
-    return (*libraries, *(f"-Wl,-rpath,{Path(library).parent}" for library in libraries))
 
 
 def _explain(stderr: str, name: str) -> str:

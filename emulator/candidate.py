@@ -99,11 +99,16 @@ def candidate_program(
         buffers[CHANNELS] = tuple(
             DeviceBuffer("channel", array, "inout", rank) for rank, array in enumerate(channels)
         )
-    for name, what in candidate.state.items():
-        buffers[name] = tuple(_kept(Tensor(name, *what), rank) for rank in ranks)
+    for name, (shape, dtype) in candidate.state.items():
+        buffers[name] = tuple(
+            DeviceBuffer(name, np.zeros(shape, _bits(dtype)), "inout", rank, dtype) for rank in ranks
+        )
     for name in dict.fromkeys(name for kernel in kernels for name in kernel.args):
         if name not in buffers and name not in scalars and name != RANK_BASE:
-            buffers[name] = tuple(_stored(stored[name], rank) for rank in ranks)
+            shape, dtype = stored[name].shape, stored[name].dtype
+            buffers[name] = tuple(
+                DeviceBuffer(name, np.empty(shape, _bits(dtype)), "out", rank, dtype) for rank in ranks
+            )
 
     def argument(name: str, rank: int) -> Argument:
         if name == RANK_BASE:
@@ -172,7 +177,7 @@ def _given(tensor: Tensor, array: Array | None, rank: int, ranks: int) -> Device
             f"{tensor.name} has {array.nbytes} bytes; {tensor.dtype} of shape {tensor.shape} has {tensor.nbytes}."
         )
     bits = np.ascontiguousarray(_share(array, tensor.nbytes, rank)).view(_bits(tensor.dtype))
-    return DeviceBuffer(tensor.name, bits, "in", rank, (), tensor.dtype)
+    return DeviceBuffer(tensor.name, bits, "in", rank, tensor.dtype)
 
 
 def _share(array: Array, nbytes: int, rank: int) -> Array:
@@ -181,19 +186,6 @@ def _share(array: Array, nbytes: int, rank: int) -> Array:
         return array
     count = nbytes // array.itemsize
     return array.reshape(-1)[rank * count : (rank + 1) * count]
-
-
-def _kept(tensor: Tensor, rank: int) -> DeviceBuffer:
-    """What kernels keep between calls, as it is before the first."""
-    return DeviceBuffer(
-        tensor.name, np.zeros(tensor.shape, _bits(tensor.dtype)), "inout", rank, (), tensor.dtype
-    )
-
-
-def _stored(tensor: Tensor, rank: int) -> DeviceBuffer:
-    return DeviceBuffer(
-        tensor.name, np.empty(tensor.shape, _bits(tensor.dtype)), "out", rank, (), tensor.dtype
-    )
 
 
 def _bits(dtype: str) -> np.dtype[np.unsignedinteger]:

@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .build import TEXT_FILE, Object
-from .native import IN, INOUT, OUT, World, parameter_sizes
+from .native import World, parameter_sizes
 from .report import Fault, parse_report, program_counter
 from .schedule import Interleaving
 
 Array = NDArray[Any]
-Access = Literal["in", "out", "inout"]
 POISONS = (0xFF, 0x3C)
 """NaN in every float format and -1; a number near 1 or 0.01."""
 MAX_THREADS = 1024
@@ -32,33 +31,26 @@ class DeviceBuffer:
     name: str
     array: Array
     """What it holds before the run; of an output only shape and dtype count."""
-    access: Access
+    access: Literal["in", "out", "inout"]
     rank: int = 0
-    pointers: tuple[DeviceBuffer, ...] = ()
-    """A table of addresses: what it holds is where these buffers lie, 8 bytes each."""
     dtype: str = ""
     """What the bits mean (`float16`, `bfloat16`, `float32`), so that any NaN equals any NaN; empty: integers."""
 
     @classmethod
     def input(cls, name: str, array: Array, rank: int = 0) -> DeviceBuffer:
         """A buffer that kernels may only read."""
-        return cls(name, np.ascontiguousarray(array), "in", rank, (), _float_name(array.dtype))
+        return cls(name, np.ascontiguousarray(array), "in", rank, _float_name(array.dtype))
 
     @classmethod
     def output(cls, name: str, shape: tuple[int, ...], dtype: str, rank: int = 0) -> DeviceBuffer:
         """A buffer without contents; `dtype` is NumPy's name or `bfloat16`, whose arrays are uint16."""
         array = np.empty(shape, np.uint16 if dtype == "bfloat16" else dtype)
-        return cls(name, array, "out", rank, (), dtype if dtype == "bfloat16" else _float_name(array.dtype))
+        return cls(name, array, "out", rank, dtype if dtype == "bfloat16" else _float_name(array.dtype))
 
     @classmethod
     def inout(cls, name: str, array: Array, rank: int = 0) -> DeviceBuffer:
         """A buffer with contents that kernels may change."""
-        return cls(name, np.ascontiguousarray(array), "inout", rank, (), _float_name(array.dtype))
-
-    @classmethod
-    def table(cls, name: str, buffers: Sequence[DeviceBuffer], rank: int = 0) -> DeviceBuffer:
-        """A read-only array of pointers to `buffers`, of any rank."""
-        return cls(name, np.zeros(len(buffers), np.uint64), "in", rank, tuple(buffers))
+        return cls(name, np.ascontiguousarray(array), "inout", rank, _float_name(array.dtype))
 
 
 def _float_name(dtype: np.dtype[Any]) -> str:
@@ -126,31 +118,14 @@ def run(
         poison = POISONS[schedule.seed // 2 % 2]
     with World(schedule, poison, concurrent=concurrent, patience=patience) as world:
         memory = {
-            buffer: world.buffer(
-                buffer.name,
-                buffer.rank,
-                buffer.array.nbytes,
-                ACCESS[buffer.access],
-                at_end=schedule.seed % 2 == 0,
-            )
-            for buffer in buffers_of(launches)
+            buffer: world.buffer(buffer, at_end=schedule.seed % 2 == 0) for buffer in buffers_of(launches)
         }
         addresses = {buffer: view.ctypes.data for buffer, view in memory.items()}
         for buffer, view in memory.items():
             if buffer.access != "out":
-                view[:] = contents(buffer, addresses).reshape(-1).view(np.uint8)
+                view[:] = buffer.array.reshape(-1).view(np.uint8)
         for launch in launches:
-            world.add(
-                launch.kernel,
-                launch.symbol,
-                launch.grid,
-                launch.block,
-                [packed(argument, addresses) for argument in launch.args],
-                shared_bytes=launch.shared_bytes,
-                rank=launch.rank,
-                stream=launch.stream,
-                programmatic=launch.programmatic,
-            )
+            world.add(launch, [packed(argument, addresses) for argument in launch.args])
         report = world.run()
         arrays = {
             buffer: view.copy().view(buffer.array.dtype).reshape(buffer.array.shape)
@@ -160,40 +135,24 @@ def run(
         return Outcome(schedule, arrays, fault_of(report, launches), world.switches)
 
 
-ACCESS: Mapping[Access, int] = {"in": IN, "out": OUT, "inout": INOUT}
-
-
 def buffers_of(launches: Sequence[EmulatedLaunch]) -> list[DeviceBuffer]:
-    """Every buffer that the launches can reach, each once, in order of appearance."""
-    found: dict[DeviceBuffer, None] = {}
-
-    def visit(buffer: DeviceBuffer) -> None:
-        if buffer not in found:
-            found[buffer] = None
-            for other in buffer.pointers:
-                visit(other)
-
-    for launch in launches:
-        for argument in launch.args:
-            for buffer in argument if isinstance(argument, tuple) else (argument,):
-                if isinstance(buffer, DeviceBuffer):
-                    visit(buffer)
-    return list(found)
+    """Every buffer that the launches take, each once, in order of appearance."""
+    given = (argument for launch in launches for argument in launch.args)
+    return list(dict.fromkeys(buffer for argument in given for buffer in pointed(argument)))
 
 
-def contents(buffer: DeviceBuffer, addresses: Mapping[DeviceBuffer, int]) -> Array:
-    """What a buffer holds before the run."""
-    if buffer.pointers:
-        return np.array([addresses[other] for other in buffer.pointers], np.uint64)
-    return buffer.array
+def pointed(argument: Argument) -> tuple[DeviceBuffer, ...]:
+    """The buffers whose addresses an argument holds; none of a scalar."""
+    if isinstance(argument, np.generic):
+        return ()
+    return argument if isinstance(argument, tuple) else (argument,)
 
 
 def packed(argument: Argument, addresses: Mapping[DeviceBuffer, int]) -> bytes:
     """An argument's bytes, as the driver would copy them."""
     if isinstance(argument, np.generic):
         return argument.tobytes()
-    buffers = argument if isinstance(argument, tuple) else (argument,)
-    return b"".join(addresses[buffer].to_bytes(8, "little") for buffer in buffers)
+    return b"".join(addresses[buffer].to_bytes(8, "little") for buffer in pointed(argument))
 
 
 def _check(launch: EmulatedLaunch) -> None:
@@ -219,11 +178,7 @@ def _check(launch: EmulatedLaunch) -> None:
             )
     expected = parameter_sizes(kernel, launch.symbol) if kernel.variant != "sanitized" else None
     given = tuple(
-        argument.nbytes
-        if isinstance(argument, np.generic)
-        else 8 * len(argument)
-        if isinstance(argument, tuple)
-        else 8
+        argument.nbytes if isinstance(argument, np.generic) else 8 * len(pointed(argument))
         for argument in launch.args
     )
     if expected is not None and given != expected:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +13,11 @@ from numpy.typing import NDArray
 from .build import Object, runtime_library
 from .schedule import POLICIES, Interleaving
 
-AccessCode = int
-IN, OUT, INOUT = range(3)
+if TYPE_CHECKING:
+    from .launch import DeviceBuffer, EmulatedLaunch
+
+ACCESS = ("in", "out", "inout")
+"""`DeviceBuffer.access`, in the order of their numbers in native/api.h."""
 
 
 class _LaunchRecord(ctypes.Structure):
@@ -88,55 +90,41 @@ class World:
     def __enter__(self) -> World:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._library.kernwright_destroy(self._handle)
 
-    def buffer(
-        self, name: str, rank: int, bytes_: int, access: AccessCode, *, at_end: bool
-    ) -> NDArray[np.uint8]:
+    def buffer(self, buffer: DeviceBuffer, *, at_end: bool) -> NDArray[np.uint8]:
         """Guarded memory, poisoned, as bytes that can be filled before the run and read after it.
 
         Raises:
             MemoryError: the machine has none left.
         """
-        address = self._library.kernwright_buffer(self._handle, name.encode(), rank, bytes_, access, at_end)
+        name, rank, size = buffer.name, buffer.rank, buffer.array.nbytes
+        access = ACCESS.index(buffer.access)
+        address = self._library.kernwright_buffer(self._handle, name.encode(), rank, size, access, at_end)
         if address is None:
-            raise MemoryError(f"The machine has no {bytes_} bytes left for the buffer {name} of rank {rank}.")
-        return np.ctypeslib.as_array((ctypes.c_uint8 * bytes_).from_address(address))
+            raise MemoryError(f"The machine has no {size} bytes left for the buffer {name} of rank {rank}.")
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
-    def add(
-        self,
-        kernel: Object,
-        symbol: str,
-        grid: Sequence[int],
-        block: Sequence[int],
-        arguments: Sequence[bytes],
-        *,
-        shared_bytes: int,
-        rank: int,
-        stream: int,
-        programmatic: bool,
-    ) -> None:
+    def add(self, launch: EmulatedLaunch, arguments: Sequence[bytes]) -> None:
         """Add a launch behind those of its rank and stream."""
-        library = load(kernel)
-        if kernel not in self._modules:
+        library = load(launch.kernel)
+        if launch.kernel not in self._modules:
             shared, dynamic = (
                 _address(library, name) for name in ("kernwright_shared", "kernwright_dynamic")
             )
-            self._modules[kernel] = self._library.kernwright_module(self._handle, shared, dynamic)
+            self._modules[launch.kernel] = self._library.kernwright_module(self._handle, shared, dynamic)
         ends = np.cumsum([len(argument) for argument in arguments], dtype=np.uint32)
         record = _LaunchRecord(
-            symbol=symbol.encode(),
-            call=_address(library, f"kernwright_call_{symbol}"),
-            module=self._modules[kernel],
-            rank=rank,
-            stream=stream,
-            programmatic=programmatic,
-            grid=tuple(grid),
-            block=tuple(block),
-            shared_bytes=shared_bytes,
+            symbol=launch.symbol.encode(),
+            call=_address(library, f"kernwright_call_{launch.symbol}"),
+            module=self._modules[launch.kernel],
+            rank=launch.rank,
+            stream=launch.stream,
+            programmatic=launch.programmatic,
+            grid=tuple(launch.grid),
+            block=tuple(launch.block),
+            shared_bytes=launch.shared_bytes,
             arguments=b"".join(arguments),
             argument_ends=ends.ctypes.data_as(ctypes.POINTER(ctypes.c_uint32)),
             argument_count=len(arguments),

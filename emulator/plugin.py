@@ -11,7 +11,7 @@ def test_mine(check_kernels):
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -20,39 +20,35 @@ from .launch import EmulatedLaunch
 from .race import find_races
 
 
-class KernelChecks:
-    """What the fixture gives: call it with launches and what they must store."""
+def _check_kernels(
+    launches: Sequence[EmulatedLaunch],
+    expected: Expected | None = None,
+    *,
+    seeds: int = 20,
+    sanitize: bool = True,
+) -> None:
+    """Fail the test with the first problems found: by memory checks, by fuzzing, by ThreadSanitizer.
 
-    def __call__(
-        self,
-        launches: Sequence[EmulatedLaunch],
-        expected: Expected | None = None,
-        *,
-        seeds: int = 20,
-        sanitize: bool = True,
-    ) -> None:
-        """Fail the test with the first problems found: by memory checks, by fuzzing, by ThreadSanitizer.
+    Args:
+        expected: what outputs must hold, bit for bit; None compares the schedules with each other.
+        seeds: schedules to fuzz; a failure prints the one that replays it.
+        sanitize: look for races too, which takes at most `race.MAX_THREADS` threads.
 
-        Args:
-            expected: what outputs must hold, bit for bit; None compares the schedules with each other.
-            seeds: schedules to fuzz; a failure prints the one that replays it.
-            sanitize: look for races too, which takes at most `race.MAX_THREADS` threads.
-
-        Raises:
-            TooLarge: `sanitize` with more threads than that.
-        """
-        checked = check(launches, expected)
-        if checked.problems:
-            pytest.fail("\n".join(map(str, checked.problems)), pytrace=False)
-        fuzzed = fuzz(launches, expected, seeds)
-        if fuzzed.problems:
-            pytest.fail(str(fuzzed), pytrace=False)
-        races = find_races(launches) if sanitize else ()
-        if races:
-            pytest.fail("\n".join(map(str, races)), pytrace=False)
+    Raises:
+        TooLarge: `sanitize` with more threads than that.
+    """
+    checked = check(launches, expected)
+    if checked.problems:
+        pytest.fail("\n".join(map(str, checked.problems)), pytrace=False)
+    fuzzed = fuzz(launches, expected, seeds)
+    if fuzzed.problems:
+        pytest.fail(str(fuzzed), pytrace=False)
+    races = find_races(launches) if sanitize else ()
+    if races:
+        pytest.fail("\n".join(map(str, races)), pytrace=False)
 
 
 @pytest.fixture
-def check_kernels() -> KernelChecks:
+def check_kernels() -> Callable[..., None]:
     """All checks of the emulator; see the module."""
-    return KernelChecks()
+    return _check_kernels

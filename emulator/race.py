@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from .build import TEXT_FILE, compile_text, sanitized_runner
-from .launch import ACCESS, DeviceBuffer, EmulatedLaunch, buffers_of, fault_of
+from .launch import DeviceBuffer, EmulatedLaunch, buffers_of, fault_of, pointed
+from .native import ACCESS
 from .report import Fault, Race
 from .schedule import POLICIES, Interleaving
 
@@ -110,15 +111,11 @@ def _plan(launches: Sequence[EmulatedLaunch], schedule: Interleaving, folder: Pa
     yield str(len(buffers))
     for index, buffer in enumerate(buffers):
         file = "-"
-        if buffer.access != "out" and not buffer.pointers:
+        if buffer.access != "out":
             file = str(folder / f"{index}.bin")
             Path(file).write_bytes(np.ascontiguousarray(buffer.array).tobytes())
         name = re.sub(r"\s", "_", buffer.name)
-        yield f"{name} {buffer.rank} {buffer.array.nbytes} {ACCESS[buffer.access]} {file}"
-    tables = [buffer for buffer in buffers if buffer.pointers]
-    yield str(len(tables))
-    for table in tables:
-        yield f"{position[table]} {_pointers(table.pointers, position)}"
+        yield f"{name} {buffer.rank} {buffer.array.nbytes} {ACCESS.index(buffer.access)} {file}"
     yield str(len(launches))
     for launch in launches:
         yield from _launch_lines(launch, objects.index(launch.kernel), position)
@@ -132,12 +129,8 @@ def _launch_lines(launch: EmulatedLaunch, module: int, position: dict[DeviceBuff
         if isinstance(argument, np.generic):
             yield f"scalar {argument.tobytes().hex()}"
         else:
-            buffers = argument if isinstance(argument, tuple) else (argument,)
-            yield f"pointers {_pointers(buffers, position)}"
-
-
-def _pointers(buffers: Sequence[DeviceBuffer], position: dict[DeviceBuffer, int]) -> str:
-    return " ".join(map(str, (len(buffers), *(position[buffer] for buffer in buffers))))
+            places = [position[buffer] for buffer in pointed(argument)]
+            yield f"pointers {' '.join(map(str, (len(places), *places)))}"
 
 
 def _races(output: str, names: dict[str, str]) -> Iterator[Race]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,25 +67,32 @@ class InputWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class MisalignedAccess:
+class _Detailed:
+    where: Where
+    detail: str
+
+    sentence: ClassVar[str]
+
+    def __str__(self) -> str:
+        return self.sentence.format(self)
+
+
+class MisalignedAccess(_Detailed):
     """An access whose address isn't a multiple of what its type needs."""
 
-    where: Where
-    detail: str
-
-    def __str__(self) -> str:
-        return f"Misaligned: {self.where} makes {self.detail}."
+    sentence = "Misaligned: {0.where} makes {0.detail}."
 
 
-@dataclass(frozen=True, slots=True)
-class Divergence:
+class Divergence(_Detailed):
     """Threads that should meet in one barrier, shuffle or vote don't."""
 
-    where: Where
-    detail: str
+    sentence = "Divergence: {0.where}: {0.detail}."
 
-    def __str__(self) -> str:
-        return f"Divergence: {self.where}: {self.detail}."
+
+class ScopeTooNarrow(_Detailed):
+    """An atomic whose scope doesn't cover all threads that use the word."""
+
+    sentence = "Scope too narrow: {0.where} does {0.detail}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +107,6 @@ class Deadlock:
 
 
 @dataclass(frozen=True, slots=True)
-class ScopeTooNarrow:
-    """An atomic whose scope doesn't cover all threads that use the word."""
-
-    where: Where
-    detail: str
-
-    def __str__(self) -> str:
-        return f"Scope too narrow: {self.where} does {self.detail}."
-
-
-@dataclass(frozen=True, slots=True)
 class Misuse:
     """A rule of an instruction broken, a stack overflow, a trap or a conversion that saturates."""
 
@@ -120,36 +118,35 @@ class Misuse:
 
 
 @dataclass(frozen=True, slots=True)
-class Uninitialised:
-    """An output that depends on unwritten memory: it changes with what that memory held before."""
-
+class _Elements:
     buffer: str
     rank: int
     count: int
     first: int
     """Flat index of the first such element."""
 
+    sentence: ClassVar[str]
+
     def __str__(self) -> str:
-        return (
-            f"Uninitialised: {self.count} elements of {self.buffer} of rank {self.rank} depend on memory that "
-            f"no thread wrote; the first is element {self.first}."
-        )
+        return self.sentence.format(self)
 
 
-@dataclass(frozen=True, slots=True)
-class Unwritten:
+class Uninitialised(_Elements):
+    """An output that depends on unwritten memory: it changes with what that memory held before."""
+
+    sentence = (
+        "Uninitialised: {0.count} elements of {0.buffer} of rank {0.rank} depend on memory that no thread wrote; "
+        "the first is element {0.first}."
+    )
+
+
+class Unwritten(_Elements):
     """Elements of an output that no thread wrote."""
 
-    buffer: str
-    rank: int
-    count: int
-    first: int
-
-    def __str__(self) -> str:
-        return (
-            f"Unwritten: no thread writes {self.count} elements of the output {self.buffer} of rank {self.rank}; "
-            f"the first is element {self.first}."
-        )
+    sentence = (
+        "Unwritten: no thread writes {0.count} elements of the output {0.buffer} of rank {0.rank}; the first is "
+        "element {0.first}."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,18 +161,7 @@ class Race:
         return f"Race: {self.first}; {self.second}."
 
 
-Fault = (
-    OutOfBounds
-    | InputWritten
-    | MisalignedAccess
-    | Divergence
-    | Deadlock
-    | ScopeTooNarrow
-    | Misuse
-    | Uninitialised
-    | Unwritten
-    | Race
-)
+Fault = OutOfBounds | InputWritten | _Detailed | Deadlock | Misuse | _Elements | Race
 
 
 class FaultKind(enum.IntEnum):
@@ -187,6 +173,13 @@ class FaultKind(enum.IntEnum):
     DEADLOCK = 4
     DIVERGENCE = 5
     SCOPE = 6
+
+
+_DETAILED: Mapping[int, Callable[[Where, str], Fault]] = {
+    FaultKind.MISALIGNED: MisalignedAccess,
+    FaultKind.DIVERGENCE: Divergence,
+    FaultKind.SCOPE: ScopeTooNarrow,
+}
 
 
 def parse_report(report: str, line_of_pc: str = "") -> Fault | None:
@@ -210,19 +203,11 @@ def parse_report(report: str, line_of_pc: str = "") -> Fault | None:
     line = f"{value['file']}:{value['line']}" if value["file"] else line_of_pc
     block, thread = (tuple(map(int, value[key].split(","))) for key in ("block", "thread"))
     where = Where(value["kernel"], int(value["launch"]), int(value["rank"]), block, thread, line)
-    match kind:
-        case FaultKind.OUT_OF_BOUNDS:
-            return OutOfBounds(where, value["write"] == "1", buffer, buffer_rank, offset, value["text"])
-        case FaultKind.READ_ONLY:
-            return InputWritten(where, buffer, buffer_rank, offset)
-        case FaultKind.MISALIGNED:
-            return MisalignedAccess(where, value["text"])
-        case FaultKind.DIVERGENCE:
-            return Divergence(where, value["text"])
-        case FaultKind.SCOPE:
-            return ScopeTooNarrow(where, value["text"])
-        case _:
-            return Misuse(where, value["text"])
+    if kind == FaultKind.OUT_OF_BOUNDS:
+        return OutOfBounds(where, value["write"] == "1", buffer, buffer_rank, offset, value["text"])
+    if kind == FaultKind.READ_ONLY:
+        return InputWritten(where, buffer, buffer_rank, offset)
+    return _DETAILED.get(kind, Misuse)(where, value["text"])
 
 
 def program_counter(report: str) -> int:

@@ -13,9 +13,6 @@ from pathlib import Path
 from ..compiler.toolchain import ToolchainMissing
 from ..compiler.toolchain import toolchain as cuda_toolchain
 
-EXIT_STATUS = 3
-"""What a command exits with where the machine lacks a compiler."""
-
 
 class CompilerMissing(ToolchainMissing):
     """There is no C++ compiler, or a header that the emulator needs isn't installed."""

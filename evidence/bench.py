@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..ledger import Group, Record
@@ -102,7 +102,14 @@ def bench(
             if first.external:
                 compared[candidate.name] = compare_external(run, first.external, run.graph(candidate))
         on_done(candidate.name)
-    return run.outcome(records, first.baselines, first.floor, first.control, compared, timed)
+    return replace(
+        run.outcome(records),
+        peers=first.baselines,
+        floor=first.floor,
+        control=first.control,
+        against=compared,
+        timed=timed,
+    )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,10 +96,9 @@ class BenchmarkRun:
         self._watch = UnderPowerCap(watch) if self.chain.flops > COMPUTE_BOUND * self.chain.bytes else watch
         self.capture, self._verify, self._sample = backend.capture, backend.verify, backend.sample
 
-    def own(self, candidate: Candidate) -> list[str]:
+    def own(self, candidate: Candidate) -> str | None:
         """The build that the GPU takes of a candidate of the cell, if there is one."""
-        found = serves(candidate.builds, self.here.arch) if self._cell.admits(candidate) else None
-        return [found] if found else []
+        return serves(candidate.builds, self.here.arch) if self._cell.admits(candidate) else None
 
     def arch(self, candidate: Candidate) -> str:
         """The build that the GPU takes.
@@ -107,9 +106,12 @@ class BenchmarkRun:
         Raises:
             LoadError: there is none.
         """
-        for found in self.own(candidate):
-            return found
-        raise LoadError(f"candidate {candidate.name} of {self.workload.label} has no build for {self.here}")
+        found = self.own(candidate)
+        if found is None:
+            raise LoadError(
+                f"candidate {candidate.name} of {self.workload.label} has no build for {self.here}"
+            )
+        return found
 
     @property
     def title(self) -> str:
@@ -198,16 +200,8 @@ class BenchmarkRun:
             return str(error)
         return groups
 
-    def outcome(
-        self,
-        records: Sequence[Record],
-        peers: dict[str, tuple[float, ...]] | None = None,
-        floor: tuple[float, ...] = (),
-        control: tuple[float, ...] = (),
-        against: dict[str, str] | None = None,
-        timed: Mapping[str, tuple[Group, ...]] | None = None,
-    ) -> Bench:
-        """What was found, with the chain's size; `timed` are candidates' groups of this value of the interval."""
+    def outcome(self, records: Sequence[Record]) -> Bench:
+        """What was found, with the chain's size."""
         chain = self.chain
         return Bench(
             self.workload.label,
@@ -217,13 +211,8 @@ class BenchmarkRun:
             chain.bytes,
             chain.flops,
             tuple(records),
-            peers or {},
-            floor,
-            control,
-            against or {},
-            tuple(self.notes),
-            self.title,
-            timed or {},
+            notes=tuple(self.notes),
+            part=self.title,
         )
 
     def record(

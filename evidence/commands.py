@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,11 @@ from ..specs import Workspace
 from ..table import Workload
 from .bench import Options, bench
 from .cells import cells
-from .family_evidence import NoEvidence, evidence_of
+from .family_evidence import FamilyEvidence, NoEvidence, evidence_of
 from .fuzz import FuzzResult, fuzz_workload
 from .health import Monitor, monitor
 from .outcome import Bench, Skipped
-from .rank_context import absence, rank_context_of
+from .rank_context import RankContext, absence, rank_context_of
 from .ranks import RankJob, job
 from .session import NotHere, Session, gpu
 from .timing import Pace
@@ -60,74 +61,63 @@ def run_verify(
     session = Session.open(workspace)
     chosen = session.workloads(workloads)
     wanted = Wanted(candidates, archs, cases)
-    results: list[Verification] = []
+    verified = _on_cuda if on == "cuda" else _emulated
     total = sum(len(workload.candidates) for workload in chosen)
     with console.progress("verifying", total, quiet=quiet) as advance:
-        verified = (
-            _on_cuda(session, chosen, wanted, advance)
-            if on == "cuda"
-            else _emulated(session, chosen, wanted, advance)
-        )
-        for found in verified:
-            results += found
-    return _something(results)
+        results = list(verified(session, chosen, wanted, advance))
+    if results and all(result.skipped for result in results):
+        raise NotHere("; ".join(dict.fromkeys(result.skipped for result in results)))
+    return results
 
 
 def _emulated(
     session: Session, chosen: Sequence[Workload], wanted: Wanted, advance: Callable[[], None]
-) -> Iterator[list[Verification]]:
+) -> Iterator[Verification]:
     from .verify_emulated import ON_EMULATOR, verify_emulated
 
     for workload in chosen:
         try:
             evidence = evidence_of(session.family(workload))
         except NoEvidence as error:
-            yield [skipped(workload, str(error), ON_EMULATOR)]
+            yield skipped(workload, str(error), ON_EMULATOR)
             continue
-        yield verify_emulated(session.dispatch, evidence, workload, wanted, FAILURES, lambda _r: advance())
+        yield from verify_emulated(
+            session.dispatch, evidence, workload, wanted, FAILURES, lambda _r: advance()
+        )
 
 
 def _on_cuda(
     session: Session, chosen: Sequence[Workload], wanted: Wanted, advance: Callable[[], None]
-) -> Iterator[list[Verification]]:
+) -> Iterator[Verification]:
     """By the ranks of the job, or by local ones where this is one process."""
     device = gpu()
     with job() as ours:
         for workload in chosen:
-            try:
-                evidence = evidence_of(session.family(workload))
-            except NoEvidence as error:
-                yield [skipped(workload, str(error))]
-                continue
-            reason = absence(workload, ours, together=False)
-            if reason is not None:
-                yield [skipped(workload, reason)]
-                continue
-            with rank_context_of(session.dispatch, evidence, workload, device, ours) as place:
-                reason = place.obstacle(workload)
-                if reason is not None:
-                    yield [skipped(workload, reason)]
-                else:
-                    yield verify(
-                        session.dispatch,
-                        evidence,
-                        workload,
-                        place,
-                        wanted,
-                        FAILURES,
-                        lambda _r: advance(),
-                    )
+            with _placed(session, workload, device, ours, together=False) as found:
+                if isinstance(found, str):
+                    yield skipped(workload, found)
+                    continue
+                evidence, place = found
+                yield from verify(
+                    session.dispatch, evidence, workload, place, wanted, FAILURES, lambda _r: advance()
+                )
 
 
-def _something(results: list[Verification]) -> list[Verification]:
-    """The results, if something was run.
-
-    Raises:
-        NotHere: all were skipped.
-    """
-    if results and all(result.skipped for result in results):
-        raise NotHere("; ".join(dict.fromkeys(result.skipped for result in results)))
-    return results
+@contextmanager
+def _placed(
+    session: Session, workload: Workload, device: torch.device, ours: RankJob, *, together: bool
+) -> Iterator[tuple[FamilyEvidence, RankContext] | str]:
+    """The evidence of a workload's family and its ranks; a sentence where it can't be run here."""
+    try:
+        evidence = evidence_of(session.family(workload))
+        reason = absence(workload, ours, together=together)
+    except NoEvidence as error:
+        reason = str(error)
+    if reason is not None:
+        yield reason
+        return
+    with rank_context_of(session.dispatch, evidence, workload, device, ours) as place:
+        yield place.obstacle(workload) or (evidence, place)
 
 
 def run_fuzz(
@@ -151,7 +141,7 @@ def run_fuzz(
     with console.progress("fuzzing", sum(len(entry.candidates) for entry in chosen), quiet=quiet) as advance:
         for entry in chosen:
             evidence = evidence_of(session.family(entry))
-            for candidate, _ in chosen_builds(entry, Wanted(candidates), lambda c: [next(iter(c.builds))]):
+            for candidate, _ in chosen_builds(entry, Wanted(candidates), lambda c: next(iter(c.builds))):
                 results += fuzz_workload(
                     session.dispatch,
                     evidence,
@@ -229,20 +219,11 @@ def _benched(
     def keep(record: Record) -> None:
         write_record(ledger_folder(session.generation.workspace), record)
 
-    try:
-        evidence = evidence_of(session.family(workload))
-    except NoEvidence as error:
-        yield Skipped(workload.label, str(error))
-        return
-    reason = absence(workload, ours, together=True)
-    if reason is not None:
-        yield Skipped(workload.label, reason)
-        return
-    with rank_context_of(session.dispatch, evidence, workload, device, ours) as place:
-        reason = place.obstacle(workload)
-        if reason is not None:
-            yield Skipped(workload.label, reason)
+    with _placed(session, workload, device, ours, together=True) as found:
+        if isinstance(found, str):
+            yield Skipped(workload.label, found)
             return
+        evidence, place = found
         for cell in cells(workload, place, place.here.name, evidence):
             named = [entry for entry in workload.candidates if entry.name in request.candidates]
             if named and not any(cell.admits(entry) for entry in named):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..emulator import Interleaving, find_races, fuzz
+from ..emulator import Fuzzed, Interleaving, find_races, fuzz
 from ..runtime.dispatch import Dispatch
-from ..table import Candidate, Workload
+from ..table import Workload
 from .emulated import emulated
 from .family_evidence import Case, FamilyEvidence, serves
 from .verify import Wanted, chosen_builds
@@ -32,15 +32,7 @@ class FuzzResult:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
-        return {
-            "workload": self.workload,
-            "candidate": self.candidate,
-            "kind": self.kind,
-            "seeds": self.seeds,
-            "seconds": round(self.seconds, 3),
-            "schedule": self.schedule,
-            "problems": list(self.problems),
-        }
+        return {**asdict(self), "seconds": round(self.seconds, 3), "problems": list(self.problems)}
 
 
 def fuzz_workload(
@@ -64,13 +56,27 @@ def fuzz_workload(
     cases = essential(evidence.cases(workload))
     results = []
     for candidate, arch in chosen_builds(
-        workload, Wanted(candidates), lambda entry: [next(iter(entry.builds))]
+        workload, Wanted(candidates), lambda entry: next(iter(entry.builds))
     ):
         if not candidate.kernels:  # a library does all of its work
             continue
         for case in one_of_each_kind(case for case in cases if serves(workload, candidate, case)):
-            result = _fuzz(
-                dispatch, evidence, workload, candidate, arch, case, seeds, first, sanitize=sanitize
+            run = emulated(dispatch, evidence, workload, candidate, arch, case)
+            if sanitize:
+                start = time.perf_counter()
+                faults = find_races(run.program.launches, Interleaving(first))
+                failing = Interleaving(first) if faults else None
+                found = Fuzzed(1, time.perf_counter() - start, failing, faults)
+            else:  # without an answer in bits every schedule is compared with the first
+                found = fuzz(run.program.launches, run.expected or None, seeds, first)
+            result = FuzzResult(
+                workload.label,
+                candidate.name,
+                case.kind,
+                found.seeds,
+                found.seconds,
+                str(found.schedule or ""),
+                tuple(map(str, found.problems)),
             )
             on_done(result)
             results.append(result)
@@ -84,36 +90,3 @@ def one_of_each_kind(cases: Iterable[Case]) -> list[Case]:
         if case.kind not in found or (case.inputs == "normal" != found[case.kind].inputs):
             found[case.kind] = case
     return list(found.values())
-
-
-def _fuzz(
-    dispatch: Dispatch,
-    evidence: FamilyEvidence,
-    workload: Workload,
-    candidate: Candidate,
-    arch: str,
-    case: Case,
-    seeds: int,
-    first: int,
-    *,
-    sanitize: bool,
-) -> FuzzResult:
-    run = emulated(dispatch, evidence, workload, candidate, arch, case)
-    if sanitize:
-        start = time.perf_counter()
-        faults = find_races(run.program.launches, Interleaving(first))
-        seconds = time.perf_counter() - start
-        where = str(Interleaving(first)) if faults else ""
-        problems = tuple(map(str, faults))
-        return FuzzResult(workload.label, candidate.name, case.kind, 1, seconds, where, problems)
-    # Without an answer in bits every schedule is compared with the first.
-    found = fuzz(run.program.launches, run.expected or None, seeds, first)
-    return FuzzResult(
-        workload.label,
-        candidate.name,
-        case.kind,
-        found.seeds,
-        found.seconds,
-        "" if found.schedule is None else str(found.schedule),
-        tuple(map(str, found.problems)),
-    )

@@ -6,7 +6,7 @@ have. What a kernel didn't write shows as the poison; inputs and the memory arou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,9 +76,6 @@ class Gate:
 
 NOTHING = Gate(0, 0, 0, None)
 
-Expect = "Callable[[Case, Tensors], Tensors]"
-"""The right values of a case by buffer name: outputs, and intermediates if the reference gives them."""
-
 
 def check(
     load: Callable[[Case], Executable],
@@ -93,7 +90,7 @@ def check(
 
     Args:
         load: the candidate for a case's kind and size.
-        expected_of: what is right, of all ranks.
+        expected_of: what is right, of all ranks: outputs, and intermediates if the reference gives them.
         evidence, workload, cases, place: where the inputs come from, and go.
         judge: compares what was stored with what is right; by default `compare`, bit for bit.
     """
@@ -110,7 +107,7 @@ def check(
         place.begin(evidence, workload, case)
         for how, run in (("eager", replay.eager), ("graph", replay.graph)):
             result = judge(case, how, _as_long(run(given), expected), expected)
-            damage = intact(case, how, *replay.left_alone(given))
+            damage = compare(case, how, *replay.left_alone(given))
             found += Gate(
                 0, result.values, result.mismatches + damage.mismatches, result.first or damage.first
             )
@@ -234,18 +231,6 @@ def compare(case: Case, how: str, found: Tensors, expected: Tensors) -> Gate:
     return Gate(1, values, count, first)
 
 
-def intact(case: Case, how: str, found: Tensors, expected: Tensors) -> Gate:
-    """Count words that no kernel may write and that have changed: compared as integers."""
-    count, first = 0, None
-    for name, held in found.items():
-        wrong = held != expected[name]
-        here = int(wrong.sum())
-        if here and first is None:
-            first = mismatch(case, how, name, held, expected[name], wrong)
-        count += here
-    return Gate(0, 0, count, first)
-
-
 def differing(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     """Where bits differ; a NaN equals any NaN, unless it is the poison; -0.0 isn't +0.0."""
     expected = expected.reshape(found.shape)
@@ -257,11 +242,6 @@ def poisoned(found: torch.Tensor) -> torch.Tensor:
     return words(found) == int.from_bytes(
         POISON.to_bytes(2, "little") * (found.element_size() // 2), "little"
     )
-
-
-def same(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bool:
-    """Whether all tensors have the same bits."""
-    return all(not bool(differing(one, other).any()) for one, other in zip(found, expected, strict=True))
 
 
 def mismatch(

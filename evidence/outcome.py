@@ -20,6 +20,10 @@ class Skipped:
     """In a sentence."""
 
 
+SUMMARY = ("candidate", "verdict", "gain", "interval", "reason")
+"""What a result repeats of its records."""
+
+
 @dataclass(frozen=True)
 class Bench:
     """Outcome for one workload; every time is milliseconds of one run of the chain."""
@@ -31,9 +35,9 @@ class Bench:
     bytes: int
     flops: int
     records: tuple[Record, ...]
-    peers: dict[str, tuple[float, ...]]
-    floor: tuple[float, ...]
-    control: tuple[float, ...]
+    peers: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    floor: tuple[float, ...] = ()
+    control: tuple[float, ...] = ()
     """Samples of the control, alone."""
     against: dict[str, str] = field(default_factory=dict)
     """The result of each candidate's comparison with an external control, by the ledger's rule."""
@@ -84,16 +88,7 @@ class Bench:
             "bytes": self.bytes,
             "flops": self.flops,
             "milliseconds": self.bars(),
-            "records": [
-                {
-                    "candidate": r.candidate,
-                    "verdict": r.verdict,
-                    "gain": r.gain,
-                    "interval": r.interval,
-                    "reason": r.reason,
-                }
-                for r in self.records
-            ],
+            "records": [{name: getattr(record, name) for name in SUMMARY} for record in self.records],
             "against": self.against,
             "notes": list(self.notes),
         }

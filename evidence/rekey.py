@@ -15,7 +15,7 @@ from ..ledger.stale import Sources, source_of
 from ..specs import ToleranceSpec
 from .proof import Digests, OldFolder, Prover
 
-Outcome = Literal["current", "tokens", "machine_code", "stale"]
+ProofOutcome = Literal["current", "tokens", "machine_code", "stale"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Rekeying:
     """What became of one record."""
 
     file: str
-    outcome: Outcome
+    outcome: ProofOutcome
     """`current` where its digests are today's already; else how it was proven, or `stale`."""
     reason: str = ""
     """Why there is no proof; empty where there is one."""

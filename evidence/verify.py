@@ -124,10 +124,10 @@ def verify(
     here = place.here
     cases = chosen_cases(evidence, workload, wanted)
     results = []
-    builds = chosen_builds(workload, wanted, lambda candidate: _own(candidate, here.arch))
-    for arch in _own(workload.control, here.arch):
-        if (workload.control, arch) not in builds:  # a candidate that equals a wrong control is wrong
-            builds.insert(0, (workload.control, arch))
+    builds = chosen_builds(workload, wanted, lambda candidate: served_by(candidate.builds, here.arch))
+    arch = served_by(workload.control.builds, here.arch)
+    if arch is not None and (workload.control, arch) not in builds:
+        builds.insert(0, (workload.control, arch))  # a candidate that equals a wrong control is wrong
     for candidate, arch in builds:
         result = verify_one(dispatch, evidence, workload, candidate, arch, place, cases, failures)
         on_done(result)
@@ -162,9 +162,9 @@ def chosen_cases(evidence: FamilyEvidence, workload: Workload, wanted: Wanted) -
 
 
 def chosen_builds(
-    workload: Workload, wanted: Wanted, default: Callable[[Candidate], Sequence[str]]
+    workload: Workload, wanted: Wanted, default: Callable[[Candidate], str | None]
 ) -> list[tuple[Candidate, str]]:
-    """Candidates with their builds, as the filters have it; without one for builds, `default` says which.
+    """Candidates with their builds, as the filters have it; without one for builds, the `default` of each.
 
     Raises:
         NothingToVerify: nothing is left.
@@ -173,9 +173,8 @@ def chosen_builds(
         (candidate, arch)
         for candidate in workload.candidates
         if not wanted.candidates or candidate.name in wanted.candidates
-        for arch in (
-            [a for a in candidate.builds if a in wanted.archs] if wanted.archs else default(candidate)
-        )
+        for arch in candidate.builds
+        if arch in (wanted.archs or (default(candidate),))
     ]
     if not chosen:
         names = ", ".join(candidate.name for candidate in workload.candidates)
@@ -296,9 +295,3 @@ def _control(
         return {name: tensor.clone() for name, tensor in replays[key].eager(given).items()}
 
     return answer
-
-
-def _own(candidate: Candidate, device_arch: str | None) -> list[str]:
-    """The build that the device takes."""
-    own = served_by(candidate.builds, device_arch)
-    return [own] if own else []

@@ -30,7 +30,7 @@ from .emulated import EmulatedCase, emulated
 from .executable import ExecutableEvidence
 from .failure import Failure, leave
 from .family_evidence import Case, FamilyEvidence, serves
-from .gate import Gate
+from .gate import NOTHING, Gate
 from .tensors import as_torch
 from .tolerance import AGAINST as TRUTH
 from .tolerance import EAGER, NearTruth, under_tolerance
@@ -64,26 +64,21 @@ def verify_emulated(
     """
     cases = chosen_cases(evidence, workload, wanted) if wanted.cases else essential(evidence.cases(workload))
     results = []
-    for candidate, arch in chosen_builds(workload, wanted, lambda candidate: [next(iter(candidate.builds))]):
+    for candidate, arch in chosen_builds(workload, wanted, lambda candidate: next(iter(candidate.builds))):
         own = [case for case in cases if serves(workload, candidate, case)]
         if own and candidate.kernels:
             result = _remembered(dispatch, evidence, workload, candidate, arch, own, failures)
         else:
-            reason = (
-                unasked(workload, candidate) if candidate.kernels else without_kernel(workload, candidate)
-            )
+            reason = unasked(workload, candidate)
+            if not candidate.kernels:
+                reason = (
+                    f"candidate {candidate.name} of {workload.label} has no kernel of ours, and the emulator runs no "
+                    "library; verify it with --on cuda"
+                )
             result = replace(skipped(workload, reason, ON_EMULATOR), candidate=candidate.name)
         on_done(result)
         results.append(result)
     return results
-
-
-def without_kernel(workload: Workload, candidate: Candidate) -> str:
-    """Why the emulator runs nothing of a candidate that leaves everything to libraries."""
-    return (
-        f"candidate {candidate.name} of {workload.label} has no kernel of ours, and the emulator runs no library; "
-        "verify it with --on cuda"
-    )
 
 
 def essential(cases: Iterable[Case]) -> list[Case]:
@@ -122,7 +117,7 @@ def _remembered(
         candidate.name,
         arch,
         TRUTH if near else AGAINST,
-        Gate(0, 0, 0, None),
+        NOTHING,
         tuple(sorted({case.seed for case in cases})),
         0.0,
         on=ON_EMULATOR,
@@ -132,8 +127,12 @@ def _remembered(
         return replace(result, gate=gate, closeness=closeness, cached=True)
     start = time.perf_counter()
     for case in cases:
-        result = _run_case(dispatch, evidence, workload, candidate, arch, case, result, failures, near)
-        if result.problem:
+        run = emulated(dispatch, evidence, workload, candidate, arch, case)
+        gate, problem = _run_case(run, case, near)
+        result = replace(result, gate=result.gate + gate, problem=problem)
+        if problem:
+            failure = Failure(workload.label, candidate.name, arch, ON_EMULATOR, problem, case)
+            result = replace(result, artefact=leave(failures, failure, run.inputs))
             break
     result = replace(
         result, seconds=time.perf_counter() - start, closeness=None if near is None else near.closeness
@@ -144,34 +143,18 @@ def _remembered(
     return result
 
 
-def _run_case(
-    dispatch: Dispatch,
-    evidence: FamilyEvidence,
-    workload: Workload,
-    candidate: Candidate,
-    arch: str,
-    case: Case,
-    result: Verification,
-    failures: Path,
-    near: NearTruth | None,
-) -> Verification:
-    run = emulated(dispatch, evidence, workload, candidate, arch, case)
+def _run_case(run: EmulatedCase, case: Case, near: NearTruth | None) -> tuple[Gate, str]:
+    """What was found, and a sentence where something is wrong."""
     checked = check(run.program.launches, run.expected, Interleaving())
     wrong = sum(problem.count for problem in checked.problems if isinstance(problem, EmulatedMismatch))
-    here = Gate(1, sum(array.size for array in run.expected.values()), wrong, None)
-    problem = f"{checked.problems[0]} Case {case.name}, {checked.schedule}." if checked.problems else ""
-    if near is not None and not problem:
-        here = _near(near, case, run, checked.arrays)
-        problem = (
-            f"{here.mismatches} values lie outside {near.closeness.bounds}; {here.first}"
-            if here.first
-            else ""
-        )
-    gate = result.gate + here
-    if not problem:
-        return replace(result, gate=gate)
-    failure = Failure(workload.label, candidate.name, arch, ON_EMULATOR, problem, case)
-    return replace(result, gate=gate, problem=problem, artefact=leave(failures, failure, run.inputs))
+    gate = Gate(1, sum(array.size for array in run.expected.values()), wrong, None)
+    if checked.problems:
+        return gate, f"{checked.problems[0]} Case {case.name}, {checked.schedule}."
+    if near is None:
+        return gate, ""
+    gate = _near(near, case, run, checked.arrays)
+    outside = f"{gate.mismatches} values lie outside {near.closeness.bounds}; {gate.first}"
+    return gate, outside if gate.first else ""
 
 
 def _near(near: NearTruth, case: Case, run: EmulatedCase, arrays: Mapping[DeviceBuffer, Array]) -> Gate:

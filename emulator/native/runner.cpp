@@ -59,10 +59,6 @@ std::vector<char*> read_buffers(std::istream& plan, void* world) {
     buffer = static_cast<char*>(kernwright_buffer(world, name.c_str(), rank, bytes, access, 1));
     if (file != "-") std::ifstream(file, std::ios::binary).read(buffer, static_cast<std::streamsize>(bytes));
   }
-  for (auto tables = read<unsigned>(plan); tables > 0; --tables) {
-    auto* table = reinterpret_cast<char**>(buffers[read<unsigned>(plan)]);
-    for (auto entries = read<unsigned>(plan); entries > 0; --entries) *table++ = buffers[read<unsigned>(plan)];
-  }
   return buffers;
 }
 

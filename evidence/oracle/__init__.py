@@ -6,39 +6,3 @@
 
 The oracle of a family is in the family's own folder.
 """
-
-from ...table import Tree
-from .dtypes import (
-    BFLOAT16,
-    FLOAT16,
-    Comparison,
-    ElementMismatch,
-    Storage,
-    digest,
-    mismatches,
-    on_host,
-    storage,
-)
-from .fma import fma
-from .functions import exp, sigmoid, silu
-from .trees import dot, squares, total
-
-__all__ = [
-    "BFLOAT16",
-    "FLOAT16",
-    "Comparison",
-    "ElementMismatch",
-    "Storage",
-    "Tree",
-    "digest",
-    "dot",
-    "exp",
-    "fma",
-    "mismatches",
-    "on_host",
-    "sigmoid",
-    "silu",
-    "squares",
-    "storage",
-    "total",
-]

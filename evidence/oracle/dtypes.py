@@ -1,4 +1,4 @@
-"""Storage dtypes as bit patterns: load, round, compare, hash (docs/numerics.md#instructions).
+"""Storage dtypes as bit patterns: load, round, hash (docs/numerics.md#instructions).
 
 bfloat16 has no NumPy or CuPy dtype, so every stored tensor is a uint16 array of bits.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import ModuleType
 
 import numpy as np
 
@@ -74,7 +73,7 @@ def storage(name: str) -> Storage:
 
 def on_host(bits: Bits) -> Bits:
     """The array as NumPy's, copied from the GPU if it is there."""
-    xp: ModuleType = namespace(bits)
+    xp = namespace(bits)
     host: Bits = bits if xp is np else xp.asnumpy(bits)
     return host
 
@@ -91,51 +90,3 @@ def digest(tensors: Mapping[str, Bits], dtype: Storage) -> str:
         sha.update(f"{name} {shape}\n".encode())
         sha.update(bits.astype("<u2").tobytes())
     return sha.hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class ElementMismatch:
-    """One element that differs."""
-
-    index: tuple[int, ...]
-    found: float
-    found_bits: int
-    expected: float
-    expected_bits: int
-
-    def __str__(self) -> str:
-        return (
-            f"at {list(self.index)}: found {self.found!r} (0x{self.found_bits:04x}), "
-            f"expected {self.expected!r} (0x{self.expected_bits:04x})"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """How many elements differ, of how many, and the first one in row-major order."""
-
-    count: int
-    size: int
-    first: ElementMismatch | None
-
-
-def mismatches(found: Bits, expected: Bits, dtype: Storage) -> Comparison:
-    """Compare bit for bit: any NaN equals any NaN, everything else as integers (-0.0 differs from +0.0).
-
-    Raises:
-        ValueError: if the shapes differ.
-    """
-    if found.shape != expected.shape:
-        raise ValueError(
-            f"Shape {found.shape} can't be compared with shape {expected.shape}; both must be the same."
-        )
-    differs = dtype.canonical(found) != dtype.canonical(expected)
-    count = int(differs.sum())
-    if count == 0:
-        return Comparison(0, found.size, None)
-    flat = int(differs.ravel().argmax())
-    pair = on_host(found.ravel()[flat : flat + 1]), on_host(expected.ravel()[flat : flat + 1])
-    values = [float(dtype.load(bits)[0]) for bits in pair]
-    index = tuple(int(i) for i in np.unravel_index(flat, found.shape))
-    first = ElementMismatch(index, values[0], int(pair[0][0]), values[1], int(pair[1][0]))
-    return Comparison(count, found.size, first)

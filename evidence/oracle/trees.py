@@ -75,15 +75,6 @@ def squares(a: F32, tree: Tree) -> F32:
     return dot(a, a, tree)
 
 
-def total(a: F32, tree: Tree) -> F32:
-    """Sums over the last axis: float32 [..., K] to float32 [...].
-
-    `acc + a_k` equals `fmaf(a_k, 1, acc)` bit for bit.
-    """
-    ones: F32 = namespace(a).ones(a.shape[-1:], dtype=a.dtype)
-    return dot(a, ones, tree)
-
-
 def _blocks(rows: int, size: int) -> Iterator[slice]:
     """Cut `rows` into slices of at most `size`, at least one row each."""
     size = max(size, 1)

@@ -91,7 +91,7 @@ class EmulatedRanks:
         """
         number, total = len(self.launches), sum(slices)
         results = [
-            DeviceBuffer(f"result{number}", np.zeros(total, np.uint16), "out", rank, (), self.dtype)
+            DeviceBuffer(f"result{number}", np.zeros(total, np.uint16), "out", rank, self.dtype)
             for rank in range(len(self.channels))
         ]
         for rank, result in enumerate(results):
@@ -167,7 +167,7 @@ class _EmulatedRank:
 
     def produce(self, bits: NDArray[np.uint16], at: int) -> None:
         """The GEMM of a slice."""
-        source = DeviceBuffer("partial", bits, "in", self.rank, (), self.group.dtype)
+        source = DeviceBuffer("partial", bits, "in", self.rank, self.group.dtype)
         self.move(source, 0, self.group.channels[self.rank], self.group.partials_at + at, bits.nbytes)
 
     def copy(self, target: int, source: int, size: int) -> None:

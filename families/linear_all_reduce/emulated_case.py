@@ -105,7 +105,7 @@ def _quantise(
     nonfinite: Any = workload.fields["nonfinite"]
     dtype = str(workload.fields["dtype"])
     codes, scales = quantise_rows(rows, dtype, nonfinite)
-    x = DeviceBuffer("x", np.ascontiguousarray(rows), "in", rank, (), dtype)
+    x = DeviceBuffer("x", np.ascontiguousarray(rows), "in", rank, dtype)
     stored = (
         DeviceBuffer.output("codes", codes.shape, "uint8", rank),
         DeviceBuffer.output("scales", scales.shape, "float32", rank),

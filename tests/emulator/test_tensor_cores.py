@@ -15,7 +15,7 @@ from kernwright.emulator import (
     run,
 )
 from kernwright.emulator.text import facts
-from kernwright.evidence.oracle import fma
+from kernwright.evidence.oracle.fma import fma
 
 KERNEL = 'extern "C" __global__ void f(int* p) { p[0] = 1; }\n'
 

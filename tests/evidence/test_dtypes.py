@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from harness.bits import mismatches
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernwright.evidence.oracle.dtypes import BFLOAT16, FLOAT16, digest, mismatches, storage
+from kernwright.evidence.oracle.dtypes import BFLOAT16, FLOAT16, digest, storage
 
 ALL = np.arange(65536, dtype=np.uint16)
 BOTH = pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=lambda dtype: dtype.name)

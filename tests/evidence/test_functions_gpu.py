@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jinja2 import Environment, FileSystemLoader
 from kernwright.compiler.compile import compile_source
-from kernwright.evidence.oracle import exp, sigmoid
+from kernwright.evidence.oracle.functions import exp, sigmoid
 from kernwright.generator.environment import TEMPLATES
 
 pytestmark = pytest.mark.gpu

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from harness.bits import same
 from hypothesis import given
 from hypothesis import strategies as st
 from kernwright.evidence.family_evidence import Case
-from kernwright.evidence.gate import NOTHING, POISON, CaseMismatch, Gate, compare, differing, poison, same
+from kernwright.evidence.gate import NOTHING, POISON, CaseMismatch, Gate, compare, differing, poison
 
 CASE = Case("boundary", "normal", 1)
 DTYPES = [torch.float16, torch.bfloat16]

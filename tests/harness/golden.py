@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import kernwright
-from kernwright.evidence.oracle import digest
+from kernwright.evidence.oracle.dtypes import digest
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, InputKind, tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary
 from kernwright.families.hyper_connection.oracle_shape import OracleShape

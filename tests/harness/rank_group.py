@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Object, compile_text
-from kernwright.evidence.oracle import storage
+from kernwright.evidence.oracle.dtypes import storage
 from kernwright.generator.sources import GeneratedCandidate
 
 SECOND = 1_000_000_000

@@ -77,7 +77,7 @@ class Group(RankGroup):
         return spread(self.rng, self.dtype, (self.ranks, numel))
 
     def buffer(self, make: Any, name: str, bits: Any, device: int) -> DeviceBuffer:
-        return DeviceBuffer(name, bits, make, device, (), self.dtype)
+        return DeviceBuffer(name, bits, make, device, self.dtype)
 
     def call(
         self,

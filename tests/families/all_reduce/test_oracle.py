@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernwright.evidence.oracle import storage
+from kernwright.evidence.oracle.dtypes import storage
 from kernwright.families.all_reduce.oracle import all_reduce, all_reduce_sum2, local_sum
 
 DTYPES = ("float16", "bfloat16", "float32")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from harness.golden import GoldenCase, read_golden
 from kernwright.emulator import Interleaving, check, fuzz, run, run_candidate
-from kernwright.evidence.oracle import digest
+from kernwright.evidence.oracle.dtypes import digest
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS
 from kernwright.generated.dispatch import TABLE
 

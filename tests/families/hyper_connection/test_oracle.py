@@ -6,7 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from kernwright.evidence.oracle import mismatches, sigmoid, squares
+from harness.bits import mismatches
+from kernwright.evidence.oracle.functions import sigmoid
+from kernwright.evidence.oracle.trees import squares
 from kernwright.families.hyper_connection.inputs import tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary, combine, mix, norm
 from kernwright.families.hyper_connection.oracle_shape import OracleShape

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernwright.evidence.oracle import digest, exp, fma, mismatches, on_host
+from harness.bits import mismatches
+from kernwright.evidence.oracle.dtypes import digest, on_host
+from kernwright.evidence.oracle.fma import fma
+from kernwright.evidence.oracle.functions import exp
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary
 from kernwright.families.hyper_connection.oracle_shape import OracleShape

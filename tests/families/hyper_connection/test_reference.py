@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kernwright.evidence.oracle.dtypes import mismatches
+from harness.bits import mismatches
 from kernwright.families.hyper_connection import inputs as oracle_inputs
 from kernwright.families.hyper_connection import oracle as oracle
 from kernwright.families.hyper_connection import reference as hyper_connection_torch

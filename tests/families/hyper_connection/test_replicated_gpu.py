@@ -7,9 +7,9 @@ through the driver's compiler), eager and inside a captured graph whose inputs c
 from __future__ import annotations
 
 import pytest
+from harness.bits import mismatches
 from harness.depths import DEPTHS
 from harness.layers import layers
-from kernwright.evidence.oracle import mismatches
 from kernwright.families.hyper_connection.oracle import boundary
 from kernwright.families.hyper_connection.oracle_shape import OracleShape
 from kernwright.generated.dispatch import DISPATCH, hyper_connection

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernwright.compiler.compile import compile_source
 from kernwright.emulator import DeviceBuffer, EmulatedLaunch, check, compile_text
-from kernwright.evidence.oracle import storage
+from kernwright.evidence.oracle.dtypes import storage
 from kernwright.families.linear_all_reduce.oracle import E4M3, from_e4m3, quantise_rows, to_e4m3
 from kernwright.generator import ScheduleError
 

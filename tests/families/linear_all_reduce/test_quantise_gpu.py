@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from kernwright.compiler.compile import compile_source
-from kernwright.evidence.oracle import storage
+from kernwright.evidence.oracle.dtypes import storage
 from kernwright.families.linear_all_reduce.oracle import E4M3, quantise_rows
 
 pytestmark = pytest.mark.gpu

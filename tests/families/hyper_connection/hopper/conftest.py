@@ -92,7 +92,7 @@ class Chain:
         return array
 
     def _buffer(self, name: str, shape: tuple[int, ...], dtype: str) -> DeviceBuffer:
-        return DeviceBuffer(name, np.zeros(shape, BITS[dtype]), "out", 0, (), dtype)
+        return DeviceBuffer(name, np.zeros(shape, BITS[dtype]), "out", 0, dtype)
 
     def start(self, inputs: str = "normal", seed: int = 1) -> Chain:
         """Give the first boundary its residual, block and injection."""
@@ -103,7 +103,7 @@ class Chain:
         return self
 
     def _input(self, name: str, array: Any) -> DeviceBuffer:
-        return DeviceBuffer(name, array, "in", 0, (), self.dtype)
+        return DeviceBuffer(name, array, "in", 0, self.dtype)
 
     def add(self, kind: str = "boundary", seed: int = 1, *, fewer_ctas: int = 0) -> dict[str, DeviceBuffer]:
         """Append a boundary on the state that the last one left, with weights of its own; gives the outputs.

@@ -9,12 +9,11 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from harness.bits import mismatches, same
 from harness.depths import DEPTHS
 from harness.layers import layers
 from kernwright.compiler.compile import compile_source
-from kernwright.evidence.gate import same
 from kernwright.evidence.graphs import capture
-from kernwright.evidence.oracle import mismatches
 from kernwright.families.hyper_connection.evidence import EVIDENCE, as_torch, shape_of
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary

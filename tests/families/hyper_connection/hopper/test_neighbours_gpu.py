@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
+from harness.bits import same
 from kernwright.compiler.compile import compile_source
-from kernwright.evidence.gate import same
 from kernwright.evidence.graphs import capture
 from kernwright.families.hyper_connection.evidence import EVIDENCE
 from kernwright.families.hyper_connection.neighbours import Footprint, coresidency, share_sm

@@ -153,7 +153,7 @@ class Group(RankGroup):
         produced = {tensor for step in steps for tensor in PRODUCTS[step]}
         buffers = {
             tensor: DeviceBuffer(
-                tensor, bits if tensor in WEIGHTS else np.repeat(bits, ranks, 0), "in", rank, (), dtype
+                tensor, bits if tensor in WEIGHTS else np.repeat(bits, ranks, 0), "in", rank, dtype
             )
             for tensor, bits in given.items()
         }
@@ -164,19 +164,19 @@ class Group(RankGroup):
                 size = (ranks * int(np.prod(lowering.state[tensor][0])),)
                 key = (name, tensor, rank)
                 if key not in self.state:
-                    self.state[key] = DeviceBuffer(tensor, np.zeros(size, np.int32), "inout", rank, (), "")
+                    self.state[key] = DeviceBuffer(tensor, np.zeros(size, np.int32), "inout", rank, "")
                 buffers[tensor] = self.state[key]
                 continue
             right = self._right(tensor, stored, range(ranks) if ranks > 1 else [rank])
             if right is not None and tensor not in produced:
-                buffers[tensor] = DeviceBuffer(label, right, "in", rank, (), dtype)
+                buffers[tensor] = DeviceBuffer(label, right, "in", rank, dtype)
             elif right is not None:
-                buffers[tensor] = DeviceBuffer(label, np.empty_like(right), "out", rank, (), dtype)
+                buffers[tensor] = DeviceBuffer(label, np.empty_like(right), "out", rank, dtype)
                 self.expected[buffers[tensor]] = right
             else:
                 shape, kept_as = lowering.scratch[tensor]
                 bits = np.empty((ranks, *shape), np.uint32 if kept_as == "float32" else np.uint16)
-                buffers[tensor] = DeviceBuffer(label, bits, "out", rank, (), kept_as)
+                buffers[tensor] = DeviceBuffer(label, bits, "out", rank, kept_as)
         return buffers
 
     def _right(self, tensor: str, stored: Any, ranks: Sequence[int]) -> Any:

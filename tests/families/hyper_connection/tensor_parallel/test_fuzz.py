@@ -89,9 +89,9 @@ def all_reduces(calls: int, ranks: int) -> tuple[list[EmulatedLaunch], dict[Devi
         bits = rng.standard_normal((2, ranks, 200)).astype(np.float16).view(np.uint16)
         total = all_reduce_sum2(list(bits[0]), list(bits[1]), "float16")
         for rank in range(ranks):
-            inputs = DeviceBuffer("input", bits[0, rank], "in", rank, (), "float16")
-            addend = DeviceBuffer("addend", bits[1, rank], "in", rank, (), "float16")
-            output = DeviceBuffer(f"sum {call}", np.empty_like(total), "out", rank, (), "float16")
+            inputs = DeviceBuffer("input", bits[0, rank], "in", rank, "float16")
+            addend = DeviceBuffer("addend", bits[1, rank], "in", rank, "float16")
+            output = DeviceBuffer(f"sum {call}", np.empty_like(total), "out", rank, "float16")
             args = (channels, *[(tensor,) * ranks for tensor in (inputs, addend, output)], np.uint32(200))
             scalars = (np.uint32(rank), np.uint64(30_000_000_000))
             launches.append(

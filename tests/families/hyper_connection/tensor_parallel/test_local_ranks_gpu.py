@@ -13,9 +13,9 @@ from functools import cache
 from typing import Any
 
 import pytest
+from harness.bits import mismatches
 from harness.depths import DEPTHS
 from harness.layers import LayerWeights, layers
-from kernwright.evidence.oracle import mismatches
 from kernwright.families.hyper_connection.channel_layout import FUSED_CTAS, LARGEST_GRID
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary

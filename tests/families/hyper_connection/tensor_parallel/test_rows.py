@@ -27,10 +27,10 @@ def program(rows, workload, name, kind, tokens, inputs="normal", seed=1, edits=(
         assert old in text
         text = text.replace(old, new)
     kernel, dtype = compile_text(text, f"{name}.cu"), entry.workload.dtype
-    buffers: dict[str, Any] = {n: DeviceBuffer(n, bits, "in", 0, (), dtype) for n, bits in given.items()}
+    buffers: dict[str, Any] = {n: DeviceBuffer(n, bits, "in", 0, dtype) for n, bits in given.items()}
     steps = [lowered.lowering.kernels[step] for step in lowered.lowering.steps[kind]]
     for tensor in {arg for step in steps for arg in step.args} - set(buffers) - {"tokens"}:
-        buffers[tensor] = DeviceBuffer(tensor, np.empty_like(stored[tensor]), "out", 0, (), dtype)
+        buffers[tensor] = DeviceBuffer(tensor, np.empty_like(stored[tensor]), "out", 0, dtype)
     arguments = buffers | {"tokens": np.uint32(tokens)}
     launches = [
         EmulatedLaunch(
@@ -82,7 +82,7 @@ def test_a_token_has_the_bits_that_it_has_alone(rows):
             for n, b in given.items()
         }
         for tensor in ("x", "y", "lora", "block_input", "injection_out"):
-            buffers[tensor] = DeviceBuffer(tensor, together[tensor][:1].copy(), "out", 0, (), "float16")
+            buffers[tensor] = DeviceBuffer(tensor, together[tensor][:1].copy(), "out", 0, "float16")
         launches = [
             EmulatedLaunch(kernel, alone.symbols[step], k.grid, k.block, tuple(buffers[a] for a in k.args))
             for step in alone.lowering.steps["boundary"]

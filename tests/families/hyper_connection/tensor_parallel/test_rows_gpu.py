@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kernwright.evidence.oracle import mismatches
+from harness.bits import mismatches
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS, tensors, weights
 from kernwright.families.hyper_connection.oracle import boundary
 from kernwright.families.hyper_connection.oracle_shape import OracleShape
