@@ -1,4 +1,4 @@
-"""Lanes of torch: a pair of CUDA streams with events that are kept, or one lane where there is nothing to overlap."""
+"""Lanes: a pair of CUDA streams with events that are kept, or one lane where there is nothing to overlap."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ HIGH = -1
 
 
 class InOrder:
-    """One lane: the current stream, or the CPU."""
+    """One lane, and its own stream: the current one, or the CPU. All is in order, so nothing has to wait."""
 
     def record(self, event: Any) -> None:
-        """Nothing to do: everything is in order."""
+        """Nothing to do."""
 
     def wait(self, event: Any) -> None:
-        """Nothing to do: everything is in order."""
+        """Nothing to do."""
 
     def enqueue(self) -> AbstractContextManager[None]:
         """Launch where the caller does."""
@@ -33,10 +33,7 @@ class InOrder:
         """Itself."""
         return self
 
-    @property
-    def side(self) -> InOrder:
-        """Itself."""
-        return self
+    side = main
 
     def events(self, count: int) -> Sequence[Any]:
         """None are needed."""
@@ -47,19 +44,15 @@ IN_ORDER = InOrder()
 
 
 class CudaStream:
-    """A stream of torch."""
+    """A stream of torch, as `pipeline.Stream`."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
         """Hold the stream."""
-        self.stream = stream
+        self.stream, self.wait = stream, stream.wait_event
 
     def record(self, event: torch.cuda.Event) -> None:
         """As the protocol says."""
         event.record(self.stream)
-
-    def wait(self, event: torch.cuda.Event) -> None:
-        """As the protocol says."""
-        self.stream.wait_event(event)
 
     @contextmanager
     def enqueue(self) -> Iterator[None]:

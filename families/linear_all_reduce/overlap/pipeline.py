@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from .reductions import Reduction
 from .rows import Additions, Slice
 
 
@@ -48,22 +49,6 @@ class Lanes(Protocol):
 
     def events(self, count: int) -> Sequence[Any]:
         """So many events; they may be those of an earlier call."""
-
-
-class Reduction(Protocol):
-    """How partial sums of all ranks become a result; its methods enqueue on the current stream."""
-
-    def begin(self, part: Slice) -> None:
-        """Do what can be done with a slice that has been multiplied: reduce it, or fetch what others have of it."""
-
-    def add(self, part: Slice) -> None:
-        """Add what was fetched, if `begin` didn't reduce."""
-
-    def end(self, part: Slice) -> None:
-        """Fetch the sums that others have added, if there are any."""
-
-    def close(self) -> None:
-        """End the call: its partial sums may be overwritten, here and by peers."""
 
 
 def run(
