@@ -77,30 +77,31 @@ def one_shot(chain: Chain) -> Call:
     """`symm_mem.one_shot_all_reduce`: every rank reads everything; the sum is a fresh tensor."""
 
     def reduce(tensor: torch.Tensor) -> torch.Tensor:
-        summed: torch.Tensor = torch.ops.symm_mem.one_shot_all_reduce(tensor, "sum", _name())
+        summed: torch.Tensor = torch.ops.symm_mem.one_shot_all_reduce(tensor, "sum", group_name())
         return summed
 
-    return OnCopies(cast("Calls", chain), _shared, reduce)
+    return OnCopies(cast("Calls", chain), shared, reduce)
 
 
 def two_shot(chain: Chain) -> Call:
     """`symm_mem.two_shot_all_reduce_`, in place."""
 
     def reduce(tensor: torch.Tensor) -> torch.Tensor:
-        summed: torch.Tensor = torch.ops.symm_mem.two_shot_all_reduce_(tensor, "sum", _name())
+        summed: torch.Tensor = torch.ops.symm_mem.two_shot_all_reduce_(tensor, "sum", group_name())
         return summed
 
-    return OnCopies(cast("Calls", chain), _shared, reduce)
+    return OnCopies(cast("Calls", chain), shared, reduce)
 
 
-def _shared(like: torch.Tensor) -> torch.Tensor:
-    """Symmetric memory; collective."""
+def shared(like: torch.Tensor) -> torch.Tensor:
+    """Contiguous memory of the same shape that is symmetric; collective."""
     symmetric: Any = importlib.import_module("torch.distributed._symmetric_memory")
     tensor: torch.Tensor = symmetric.empty(like.numel(), dtype=like.dtype, device=like.device)
     symmetric.rendezvous(tensor, dist.group.WORLD)
-    return tensor
+    return tensor.view(like.shape)
 
 
-def _name() -> str:
+def group_name() -> str:
+    """Of the job's process group."""
     assert dist.group.WORLD is not None
     return str(dist.group.WORLD.group_name)

@@ -9,13 +9,13 @@ import kernwright
 import pytest
 from kernwright.compiler import compile_source, over_budget
 from kernwright.families.linear_all_reduce.spec import (
-    LinearAllReduceWorkload,
     Serial,
     SerialSm,
     SlicedCopyEngine,
     SlicedNccl,
     SlicedSm,
 )
+from kernwright.families.linear_all_reduce.workload import LinearAllReduceWorkload
 from kernwright.generator import plan_generation
 from kernwright.specs import CandidateSpec, SpecError, find_workspace, load_spec, schema_files
 
