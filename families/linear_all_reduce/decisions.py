@@ -49,7 +49,9 @@ class Deciding(Op):
 
     family = FAMILY
     kinds: ClassVar[Mapping[str, Kind]] = {
-        KIND: Kind(("x", "weight"), ("result",), without=frozenset({"channel_rows"}), operator=None)
+        KIND: Kind(
+            ("x", "weight"), ("result",), without=frozenset({"channel_rows"}), operator=None
+        )  # `overlap.operator` has one for all dispatch modules
     }
     options = Terms
     short_form: ClassVar[Mapping[str, str]] = {"w": "width", "k": "k", "m": "m", "tp": "world_size"}

@@ -25,7 +25,7 @@ from ..all_reduce.oracle import all_reduce
 from ..all_reduce.payloads import payloads
 from .inputs import activations
 from .oracle import quantise_rows
-from .overlap.lanes import IN_ORDER, InOrder
+from .overlap.lanes import Lanes, Stream
 from .overlap.pipeline import run
 from .overlap.reductions import ChannelPartials, CopyReduction, KernelReduction
 from .overlap.rows import WORD, Slice, SliceSchedule, words_of
@@ -92,10 +92,10 @@ class EmulatedRanks:
         return results
 
 
-class _TwoLanes(InOrder):
+class _TwoLanes(Lanes):
     """In the order in which things are enqueued, but two, so that the pipeline overlaps them."""
 
-    side = IN_ORDER
+    main = Stream()
 
 
 class _EmulatedRank:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...evidence.family_evidence import Case, Chain
 from ...evidence.oracle.arrays import namespace
-from ...evidence.oracle.dtypes import storage
+from ...evidence.oracle.dtypes import on_host, storage
 from ...evidence.tensors import array_library, as_torch, bits_of
 from ...table import Candidate, Workload
 from ..all_reduce.evidence import LAST_EPOCH, WRAPS
@@ -187,32 +187,20 @@ class LinearAllReduce:
 EVIDENCE = LinearAllReduce()
 
 
-def _dequantised(workload: Workload, bits: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """x and weight of every rank as float64: the values that are multiplied."""
+def _dequantised(workload: Workload, bits: Mapping[str, Any]) -> tuple[Any, Any]:
+    """x [ranks, M, K] and weight [ranks, N, K] as float64: the values that are multiplied."""
     xp, dtype = namespace(bits["x"]), _dtype(workload)
     if workload.fields["quantisation"] == "none":
-        x, weight = (
-            [storage(dtype).load(part).astype(xp.float64) for part in bits[n]] for n in ("x", "weight")
-        )
+        x, weight = (storage(dtype).load(bits[name]).astype(xp.float64) for name in ("x", "weight"))
         return x, weight
     nonfinite: Any = workload.fields["nonfinite"]
-    x, weight = [], []
-    for part, codes, scales in zip(
-        *(_on_host(bits[name]) for name in ("x", "weight", "weight_scale")), strict=True
-    ):
-        own, own_scales = quantise_rows(part, dtype, nonfinite)
-        x.append(xp.asarray(_wide(own, own_scales)))
-        weight.append(xp.asarray(_wide(codes, scales.view(np.float32).reshape(-1))))
-    return x, weight
-
-
-def _wide(codes: Any, scales: Any) -> Any:
-    return from_e4m3(codes).astype(np.float64) * scales.astype(np.float64)[:, None]
-
-
-def _on_host(bits: Any) -> Any:
-    """The oracle of the quantisation is NumPy's."""
-    return bits.get() if hasattr(bits, "get") else bits
+    host = {
+        name: on_host(values) for name, values in bits.items()
+    }  # the oracle of the quantisation is NumPy's
+    codes, scales = zip(*(quantise_rows(part, dtype, nonfinite) for part in host["x"]), strict=True)
+    x = from_e4m3(np.stack(codes)).astype(np.float64) * np.stack(scales)[..., None]
+    weight = from_e4m3(host["weight"]).astype(np.float64) * host["weight_scale"].view(np.float32)
+    return xp.asarray(x), xp.asarray(weight)
 
 
 def _dtype(workload: Workload) -> str:

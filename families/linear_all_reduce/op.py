@@ -22,7 +22,6 @@ from .decisions import Deciding, Terms
 if TYPE_CHECKING:
     import torch
 
-    from ...runtime.operators import TorchOperator
     from .overlap.group import LayerGroup
     from .overlap.install import Installation
     from .overlap.rows import SliceSchedule
@@ -171,10 +170,6 @@ class LinearAllReduce(Deciding):
         request = self.request_of(x.reshape(-1, x.shape[-1]), weight, terms)
         chosen = chosen_policy(policy)
         return Explanation.of(self._dispatch.select(request, current(x.device), chosen, comm, exact))
-
-    def torch_operators(self) -> tuple[TorchOperator, ...]:
-        """None: `kernwright::linear_all_reduce` serves all dispatch modules, by a layer group's name."""
-        return ()
 
 
 def traceable(force: SliceSchedule | str | None) -> str | None:

@@ -173,16 +173,13 @@ def test_the_library_compiles_within_its_budgets():
     assert {kernel for _, kernel in compiled} == {"reduce", "meet", "add", "close"}
 
 
-def test_a_text_without_a_kernel_reads_by_itself():
+def test_what_has_no_kernel_has_no_text_but_a_digest():
     library = plan_generation(find_workspace())
     (entry,) = [w for w in library.workloads if w.workload.label() == "bf16-w5120-k4096-m8192to16384-tp2"]
     made = {c.candidate.name: c for c in entry.candidates}
-    text = made["nccl_4"].sources[0].text
-    assert "schedule: gemm = torch, slices = [1, 1, 1, 1], align = 1, min_m = 2048, free_sms = 0" in text
-    assert (
-        "Libraries do all the work: this text states the schedule, and its digest is what records speak of."
-        in text
-    )
+    (source,) = made["nccl_4"].sources
+    assert (source.path, source.text) == ("", "")
+    assert source.code
     assert made["nccl_4"].lowering.channel == made["copies_4"].lowering.channel
 
 
