@@ -194,11 +194,11 @@ def _dequantised(workload: Workload, bits: Mapping[str, Any]) -> tuple[Any, Any]
         x, weight = (storage(dtype).load(bits[name]).astype(xp.float64) for name in ("x", "weight"))
         return x, weight
     nonfinite: Any = workload.fields["nonfinite"]
-    host = {
-        name: on_host(values) for name, values in bits.items()
-    }  # the oracle of the quantisation is NumPy's
-    codes, scales = zip(*(quantise_rows(part, dtype, nonfinite) for part in host["x"]), strict=True)
-    x = from_e4m3(np.stack(codes)).astype(np.float64) * np.stack(scales)[..., None]
+    # The oracle of the quantisation is NumPy's.
+    host: dict[str, Any] = {name: on_host(values) for name, values in bits.items()}
+    rows: list[Any] = [quantise_rows(part, dtype, nonfinite) for part in host["x"]]
+    codes, scales = (np.stack(parts) for parts in zip(*rows, strict=True))
+    x = from_e4m3(codes).astype(np.float64) * scales[..., None]
     weight = from_e4m3(host["weight"]).astype(np.float64) * host["weight_scale"].view(np.float32)
     return xp.asarray(x), xp.asarray(weight)
 
