@@ -61,12 +61,12 @@ class WorkloadSpec(Model, ABC):
     @property
     def dtype(self) -> str:
         """The storage dtype of a concrete workload."""
-        return _single("dtypes", self.dtypes)
+        return single("dtypes", self.dtypes)
 
     @property
     def world_size(self) -> int:
         """The number of ranks of a concrete workload."""
-        return _single("world sizes", self.world_sizes)
+        return single("world sizes", self.world_sizes)
 
     def expand(self) -> tuple[Self, ...]:
         """Give the concrete workloads: every dtype with every world size, in the order written."""
@@ -262,7 +262,12 @@ class Spec(Model):
         return self
 
 
-def _single(what: str, values: tuple[_T, ...]) -> _T:
+def single(what: str, values: tuple[_T, ...]) -> _T:
+    """The one value of a concrete workload.
+
+    Raises:
+        ValueError: it lists several.
+    """
     if len(values) != 1:
         raise ValueError(
             f"this workload lists {len(values)} {what}; take a concrete one from Spec.workloads()."

@@ -40,6 +40,14 @@ def philox(counter: Words, key: tuple[int, int], xp: ModuleType) -> Words:
     return words
 
 
+def sum_of_bytes(words: Words, xp: ModuleType) -> NDArray[np.int32]:
+    """Near-normal integers: the sum of each word's four bytes, less its mean; standard deviation 148."""
+    total: NDArray[np.int32] = xp.full(words.shape, -510, xp.int32)
+    for shift in range(0, 32, 8):
+        total += ((words >> np.uint32(shift)) & np.uint32(0xFF)).astype(xp.int32)
+    return total
+
+
 def stream(seed: int, name: str, count: int, xp: ModuleType) -> Words:
     """`count` words (uint32) of the stream that a 64-bit seed and a name of at most 8 ASCII bytes select.
 

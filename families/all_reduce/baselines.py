@@ -78,16 +78,21 @@ def symmetric(op: str) -> Callable[[Chain], Call]:
     """An op of `torch.ops.symm_mem`, on copies in symmetric memory."""
 
     def reduce(tensor: torch.Tensor) -> torch.Tensor:
-        assert dist.group.WORLD is not None
-        summed: torch.Tensor = getattr(torch.ops.symm_mem, op)(tensor, "sum", dist.group.WORLD.group_name)
+        summed: torch.Tensor = getattr(torch.ops.symm_mem, op)(tensor, "sum", group_name())
         return summed
 
-    return lambda chain: OnCopies(cast("Calls", chain), _shared, reduce)
+    return lambda chain: OnCopies(cast("Calls", chain), shared, reduce)
 
 
-def _shared(like: torch.Tensor) -> torch.Tensor:
-    """Symmetric memory; collective."""
-    memory: Any = importlib.import_module("torch.distributed._symmetric_memory")
-    tensor: torch.Tensor = memory.empty(like.numel(), dtype=like.dtype, device=like.device)
-    memory.rendezvous(tensor, dist.group.WORLD)
-    return tensor
+def shared(like: torch.Tensor) -> torch.Tensor:
+    """Contiguous memory of the same shape that is symmetric; collective."""
+    symmetric: Any = importlib.import_module("torch.distributed._symmetric_memory")
+    tensor: torch.Tensor = symmetric.empty(like.numel(), dtype=like.dtype, device=like.device)
+    symmetric.rendezvous(tensor, dist.group.WORLD)
+    return tensor.view(like.shape)
+
+
+def group_name() -> str:
+    """Of the job's process group."""
+    assert dist.group.WORLD is not None
+    return str(dist.group.WORLD.group_name)

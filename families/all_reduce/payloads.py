@@ -12,7 +12,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from ...evidence.oracle.dtypes import storage
-from ...evidence.oracle.philox import stream
+from ...evidence.oracle.philox import stream, sum_of_bytes
 from .oracle import AnyBits
 
 Role = Literal["inputs", "addends"]
@@ -153,11 +153,10 @@ def _spoiled(form: Format, normal: AnyBits, random: AnyBits, xp: ModuleType) -> 
 def _normal(dtype: str, seed: int, role: Role, size: tuple[int, int], xp: ModuleType) -> AnyBits:
     """The sum of four uniform bytes, centred, times a power of two; exact in float32, then rounded to the dtype."""
     words = _random(seed, f"{role[:3]}_norm", size, xp)
-    total = sum(((words >> np.uint32(8 * byte)) & np.uint32(0xFF)).astype(xp.int32) for byte in range(4))
     exponent = (_random(seed, f"{role[:3]}_exp", size, xp) >> np.uint32(29)).astype(xp.int32) - 3
     fine = _random(seed, f"{role[:3]}_fine", size, xp) >> np.uint32(20)
     # 10 bits of the sum and 12 more behind them: a float32 holds both, and low bits are what a wrong order changes.
-    whole = (total - 510) * 4096 + fine.astype(xp.int32)
+    whole = sum_of_bytes(words, xp) * 4096 + fine.astype(xp.int32)
     values = xp.ldexp(whole.astype(xp.float32), exponent - 20)
     if dtype == "float32":
         single: AnyBits = values.astype(xp.float32).view(xp.uint32)

@@ -113,6 +113,16 @@ class AllReduceWorkload(WorkloadSpec):
             yield Finding(("packet_bytes",), message)
 
 
+def meeting_parts(ranks: int) -> dict[str, int]:
+    """Bytes of what ranks meet by, in the order of `ChannelLayout`, where it is explained."""
+    return {
+        "epochs": 4 * CHANNEL_CTAS,
+        "tickets": 4 * CHANNEL_CTAS,
+        "record": 4 * RECORD_WORDS,
+        "flags": 4 * BARRIERS * CHANNEL_CTAS * ranks,
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelLayout:
     """Where the parts of a rank's channel begin, bytes. It follows from the workload: all candidates share it.
@@ -149,10 +159,7 @@ class ChannelLayout:
         ranks = workload.world_size
         capacity, packet = _whole_words(workload.capacity), 2 * workload.packet_bytes
         parts = {
-            "epochs": 4 * CHANNEL_CTAS,
-            "tickets": 4 * CHANNEL_CTAS,
-            "record": 4 * RECORD_WORDS,
-            "flags": 4 * BARRIERS * CHANNEL_CTAS * ranks,
+            **meeting_parts(ranks),
             "packets": PARITIES * ranks * packet,
             "staged": PARITIES * capacity,
             "scratch": _whole_words(-(-capacity // ranks)),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.distributed as dist
+
+from ..all_reduce.baselines import group_name, shared
+from .overlap.gemm import scaled_gemm
+from .overlap.quantise import quantise_rows
 
 if TYPE_CHECKING:
     from ...evidence.family_evidence import Call, Chain
@@ -40,7 +43,9 @@ def nccl(chain: Chain) -> Call:
 
 def two_shot(chain: Chain) -> Call:
     """cuBLAS into symmetric memory, then `symm_mem.two_shot_all_reduce_` in place; a result of its own each call."""
-    results = [_shared(cast("LinearChain", chain)) for _ in range(chain.calls)]
+    linears = cast("LinearChain", chain)
+    like = linears.x.new_empty(linears.x.shape[0], linears.weights[0][0].shape[0])
+    results = [shared(like) for _ in range(chain.calls)]
     calls = 0
 
     def call(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -49,7 +54,7 @@ def two_shot(chain: Chain) -> Call:
         result = results[calls % len(results)]
         calls += 1
         torch.mm(x, weight.t(), out=result)
-        summed: torch.Tensor = torch.ops.symm_mem.two_shot_all_reduce_(result, "sum", _name())
+        summed: torch.Tensor = torch.ops.symm_mem.two_shot_all_reduce_(result, "sum", group_name())
         return [summed]
 
     return call
@@ -61,7 +66,7 @@ def fused(chain: Chain) -> Call:
 
     def call(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         x, weight = inputs
-        part = torch.ops.symm_mem.fused_matmul_reduce_scatter(x, weight.t(), "sum", 0, _name())
+        part = torch.ops.symm_mem.fused_matmul_reduce_scatter(x, weight.t(), "sum", 0, group_name())
         result = x.new_empty((x.shape[0], weight.shape[0]))
         dist.all_gather_into_tensor(result, part)
         return [result]
@@ -70,30 +75,10 @@ def fused(chain: Chain) -> Call:
 
 
 def _product(inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    from .overlap.quantise import quantise_rows
-
     x, weight, *scale = inputs
     if not scale:
         return torch.mm(x, weight.t())
+    result = x.new_empty(x.shape[0], weight.shape[0])
     codes, scales = quantise_rows(x)
-    return torch._scaled_mm(
-        codes,
-        weight.view(torch.float8_e4m3fn).t(),
-        scale_a=scales,
-        scale_b=scale[0].t(),
-        out_dtype=x.dtype,
-    )
-
-
-def _shared(chain: LinearChain) -> torch.Tensor:
-    """[M, N] in symmetric memory; collective."""
-    symmetric: Any = importlib.import_module("torch.distributed._symmetric_memory")
-    m, n = chain.x.shape[0], chain.weights[0][0].shape[0]
-    tensor: torch.Tensor = symmetric.empty(m * n, dtype=chain.x.dtype, device=chain.x.device)
-    symmetric.rendezvous(tensor, dist.group.WORLD)
-    return tensor.view(m, n)
-
-
-def _name() -> str:
-    assert dist.group.WORLD is not None
-    return str(dist.group.WORLD.group_name)
+    scaled_gemm(codes, scales, weight.view(torch.float8_e4m3fn), scale[0], None)(0, x.shape[0], result)
+    return result

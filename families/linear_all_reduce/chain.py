@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...table import Workload
-from .overlap.quantise import quantise_rows
+from .overlap.quantise import quantised
 
 if TYPE_CHECKING:
     from ...evidence.family_evidence import Call
@@ -41,15 +41,9 @@ class LinearChain:
             return scaled.to(getattr(torch, str(fields["dtype"])))
 
         x = drawn(at, k)
-        made: list[tuple[torch.Tensor, ...]] = []
-        for _ in range(CALLS):
-            weight = drawn(width, k)
-            if fields["quantisation"] == "none":
-                made.append((weight,))
-            else:
-                codes, scales = quantise_rows(weight)
-                made.append((codes.view(torch.uint8), scales))
-        return cls(x, tuple(made))
+        made = [drawn(width, k) for _ in range(CALLS)]
+        plain = fields["quantisation"] == "none"
+        return cls(x, tuple((weight,) if plain else quantised(weight) for weight in made))
 
     @property
     def calls(self) -> int:

@@ -18,14 +18,13 @@ from ...runtime.policy import Policy
 from ...runtime.selection import Choice, Selection
 from ...runtime.statistics import Tally, refuse
 from ...runtime.watch import note
-from ...table import Candidate, Contract, FieldValue, Workload
+from ...table import Contract, FieldValue, Workload
 
 if TYPE_CHECKING:
     import torch
 
     from ...runtime.request import Request
     from .overlap.group import GroupDecision
-    from .overlap.kernels import Kernels
     from .overlap.rows import SliceSchedule
 
 FAMILY = "linear_all_reduce"
@@ -50,7 +49,9 @@ class Deciding(Op):
 
     family = FAMILY
     kinds: ClassVar[Mapping[str, Kind]] = {
-        KIND: Kind(("x", "weight"), ("result",), without=frozenset({"channel_rows"}), operator=None)
+        KIND: Kind(
+            ("x", "weight"), ("result",), without=frozenset({"channel_rows"}), operator=None
+        )  # `overlap.operator` has one for all dispatch modules
     }
     options = Terms
     short_form: ClassVar[Mapping[str, str]] = {"w": "width", "k": "k", "m": "m", "tp": "world_size"}
@@ -59,7 +60,7 @@ class Deciding(Op):
     def __init__(self, dispatch: Dispatch) -> None:
         """Bind."""
         super().__init__(dispatch)
-        self._kernels: dict[object, Kernels] = {}
+        self._decisions: dict[object, GroupDecision] = {}
 
     def shapes(self, fields: Mapping[str, Any], kind: str) -> Mapping[str, tuple[int, ...]]:  # noqa: ARG002
         """Of one rank."""
@@ -70,14 +71,11 @@ class Deciding(Op):
         """A library's GEMM adds in an order that nobody states."""
         return "tolerance", "torch's GEMM, then the plain all-reduce"
 
-    def request_for(self, fields: Mapping[str, FieldValue], kind: str) -> Request:
-        """The request of a call of a workload's shape; `m` must be one number.
-
-        Raises:
-            ValueError: an unknown kind or dtype, or an interval where a number is needed.
-        """
-        quantised = fields["quantisation"] != "none"
-        return super().request_for({n: v for n, v in fields.items() if quantised or n != "nonfinite"}, kind)
+    def request(self, fields: Mapping[str, FieldValue], kind: str, problems: tuple[str, ...] = ()) -> Request:
+        """As of every op; where nothing is quantised, any `nonfinite` serves."""
+        if fields["quantisation"] == "none":
+            fields = {name: value for name, value in fields.items() if name != "nonfinite"}
+        return super().request(fields, kind, problems)
 
     def reference(self, fields: Mapping[str, Any], kind: str) -> Callable[..., torch.Tensor]:  # noqa: ARG002
         """Over ranks that are stacked: x [ranks, M, K], weight [ranks, N, K] to [M, N]."""
@@ -94,9 +92,8 @@ class Deciding(Op):
             "m": x.shape[0],
             "world_size": terms.comm.world_size,  # type: ignore[union-attr]
             "quantisation": terms.quantisation,
+            "nonfinite": terms.nonfinite,
         }
-        if terms.quantisation != "none":
-            fields["nonfinite"] = terms.nonfinite
         return self.request(fields, KIND)
 
     def _decider(self, terms: Terms) -> Callable[[torch.Tensor, torch.Tensor], GroupDecision]:
@@ -147,25 +144,15 @@ class Deciding(Op):
         return self._settle(request, device, policy, comm)[0]
 
     def _loaded(self, choice: Choice | None, device: Device, comm: Any) -> GroupDecision:
-        from .overlap.group import PLAIN, GroupDecision
-        from .overlap.rows import SliceSchedule
+        from .overlap.group import PLAIN, loaded
 
         if choice is None:
             return PLAIN
-        candidate = choice.candidate
-        schedule = SliceSchedule.of(candidate.route, candidate.options)
-        channel = comm.channel(choice.workload.spec) if candidate.capabilities else None
-        if not candidate.kernels:
-            return GroupDecision(schedule)
-        from .overlap.kernels import Kernels
-
-        key = (choice.build.code, choice.arch, device.index, channel)
-        if key not in self._kernels:
-            module = comm.load(self._dispatch.table.root, choice.build, choice.arch, device)
-            constants = {} if channel is None else channel.constants(comm.timeout_ns)
-            assert device.index is not None
-            self._kernels[key] = Kernels(module, candidate, constants, device.index)
-        return GroupDecision(schedule, self._kernels[key], channel)
+        channel = comm.channel(choice.workload.spec) if choice.candidate.capabilities else None
+        key = (choice.workload.name, choice.candidate.name, choice.arch, device.index, channel)
+        if key not in self._decisions:
+            self._decisions[key] = loaded(self._dispatch.table.root, choice, device, comm, channel)
+        return self._decisions[key]
 
     def _forced(self, request: Request, device: Device, terms: Terms) -> GroupDecision:
         from .overlap.group import GroupDecision
@@ -173,51 +160,45 @@ class Deciding(Op):
         if not isinstance(terms.force, str):
             assert terms.force is not None
             return GroupDecision(terms.force)
-        for work, candidate in self._of_shape(request):
-            arch = serves(candidate.builds, device.arch)
-            if candidate.name == terms.force and arch is not None:
-                return self._loaded(Choice(work, candidate, arch, candidate.builds[arch]), device, terms.comm)
-        names = ", ".join(candidate.name for _, candidate in self._of_shape(request))
+        fields = dict(request.fields)
+        m: Any = fields.pop("m")
+        names = []
+        for work in self._workloads(fields):
+            low, high = rows_of(work)
+            for candidate in work.candidates if low <= m <= high else ():
+                names.append(candidate.name)
+                arch = serves(candidate.builds, device.arch)
+                if candidate.name == terms.force and arch is not None:
+                    choice = Choice(work, candidate, arch, candidate.builds[arch])
+                    return self._loaded(choice, device, terms.comm)
         raise ValueError(
-            f"no candidate {terms.force!r} serves {request.label} on {device}; the table has {names or 'none'}"
+            f"no candidate {terms.force!r} serves {request.label} on {device}; the table has "
+            f"{', '.join(names) or 'none'}"
         )
 
-    def _of_shape(self, request: Request) -> list[tuple[Workload, Candidate]]:
-        fields = dict(request.fields)
-        m = fields.pop("m")
-        assert isinstance(m, int)
+    def _workloads(self, fields: Mapping[str, FieldValue]) -> list[Workload]:
+        """Those of the table that have these fields so."""
         return [
-            (work, candidate)
+            work
             for work in self._dispatch.table.workloads
-            if work.family == FAMILY
-            and all(work.fields[name] == value for name, value in fields.items())
-            and _holds(work.fields["m"], m)
-            for candidate in work.candidates
+            if work.family == FAMILY and all(work.fields[name] == value for name, value in fields.items())
         ]
 
     def _admitted(
         self, weight: torch.Tensor, quantisation: str, comm: Any, policy: str | None
     ) -> tuple[dict[str, str], str]:
-        """What serves each cell that doesn't take the plain path; if there is none, why."""
+        """What serves each cell that doesn't take the plain path, and that in words; if there is none, why."""
         found: dict[str, str] = {}
         reason = "the dispatch table has no workload of its shape"
         width, k = weight.shape
-        for work in self._dispatch.table.workloads:
-            fields = work.fields
-            alike = (fields.get("width"), fields.get("k"), fields.get("world_size")) == (
-                width,
-                k,
-                comm.world_size,
-            )
-            if work.family != FAMILY or not alike or fields["quantisation"] != quantisation:
-                continue
-            low = fields["m"][0] if isinstance(fields["m"], tuple) else fields["m"]
-            request = self.request_for({**fields, "m": low}, KIND)
-            if quantisation == "none" and fields["dtype"] != dtype_name(weight):
-                continue
-            selection = self._dispatch.select(
-                request, current(weight.device), chosen_policy(policy), comm, False
-            )
+        fields: dict[str, FieldValue] = {"width": width, "k": k, "world_size": comm.world_size}
+        fields["quantisation"] = quantisation
+        if quantisation == "none":
+            fields["dtype"] = dtype_name(weight)
+        device = current(weight.device)
+        for work in self._workloads(fields):
+            request = self.request_for({**work.fields, "m": rows_of(work)[0]}, KIND)
+            selection = self._dispatch.select(request, device, chosen_policy(policy), comm, False)
             chosen = selection.chosen
             if chosen is not None and chosen.candidate.route != "serial":
                 found[work.name] = f"{chosen.candidate.name} {chosen.build.code[:12]}"
@@ -225,7 +206,8 @@ class Deciding(Op):
                 reason = (
                     f"nothing is faster than the plain path here as far as records say: {_why(selection)}"
                 )
-        return found, reason
+        words = ", ".join(f"{cell}: {candidate}" for cell, candidate in found.items())
+        return found, words or reason
 
     def plain_all_reduce(self, comm: Any) -> Callable[[torch.Tensor], None]:
         """The plain path's: our all-reduce where it has a kernel for the payload, else the group's, in place."""
@@ -248,8 +230,11 @@ class Deciding(Op):
         return all_reduce
 
 
-def _holds(interval: FieldValue, m: int) -> bool:
-    return interval[0] <= m <= interval[1] if isinstance(interval, tuple) else interval == m
+def rows_of(workload: Workload) -> tuple[int, int]:
+    """Both ends of a workload's cell of M."""
+    m = workload.fields["m"]
+    assert isinstance(m, tuple)
+    return m
 
 
 def _why(selection: Selection) -> str:

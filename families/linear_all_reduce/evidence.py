@@ -14,13 +14,12 @@ import numpy as np
 
 from ...evidence.family_evidence import Case, Chain
 from ...evidence.oracle.arrays import namespace
-from ...evidence.oracle.dtypes import storage
+from ...evidence.oracle.dtypes import on_host, storage
 from ...evidence.tensors import array_library, as_torch, bits_of
 from ...table import Candidate, Workload
-from ..all_reduce.evidence import LAST_EPOCH
+from ..all_reduce.evidence import LAST_EPOCH, WRAPS
 from ..all_reduce.oracle import all_reduce
-from ..all_reduce.payloads import payloads
-from .decisions import KIND
+from .decisions import KIND, rows_of
 from .inputs import EXACT, VALUE_KINDS, activations, weights
 from .oracle import from_e4m3, quantise_rows
 
@@ -36,12 +35,8 @@ if TYPE_CHECKING:
 
     Tensors = Mapping[str, torch.Tensor]
 
-WRAPS = "wrap"
-"""Values of `small`, on a channel whose next call is the last or the first before epochs begin again."""
 TIMED_AT = (256, 512, 1024, 2048, 4096, 8192, 16384)
 """Rows that prefill chunks have; a cell without one of them is timed at its low end."""
-EMULATED_ROWS = 6
-"""Kernels of ours count elements, so the emulator takes the slices of a few rows."""
 
 
 class LinearAllReduce:
@@ -49,7 +44,7 @@ class LinearAllReduce:
 
     def cases(self, workload: Workload) -> Iterator[Case]:
         """Whole numbers at the ends of the cell, next to them and where it is timed; other values at its low end."""
-        low, high = _rows(workload)
+        low, high = rows_of(workload)
         exact = workload.fields["quantisation"] == "none"
         odd = low + 2 * (high - low) // 3 | 1  # no multiple of anything
         for m in sorted({low, min(low + 1, high), min(odd, high), *self.timed_at(workload), high}):
@@ -64,19 +59,20 @@ class LinearAllReduce:
 
     def tensors(self, workload: Workload, case: Case, device: torch.device) -> Tensors:
         """`x` [ranks, M, K] and `weight` [ranks, N, K]; codes (uint8) and `weight_scale` of a quantised one."""
-        dtype, width, k = _dtype(workload), _number(workload, "width"), _number(workload, "k")
-        xp, ranks, values = array_library(device), _number(workload, "world_size"), _values(case)
-        weight = as_torch(weights(dtype, values, case.seed, ranks, width, k, xp), dtype, device)
-        given = {"x": self._activations(workload, case, _at(workload, case), device)}
-        if workload.fields["quantisation"] == "none":
-            return given | {"weight": weight}
-        return given | _quantised(weight)
+        import torch
 
-    def _activations(self, workload: Workload, case: Case, m: int, device: torch.device) -> torch.Tensor:
-        ranks, k = _number(workload, "world_size"), _number(workload, "k")
-        xp = array_library(device)
-        bits = activations(_dtype(workload), _values(case), case.seed, ranks, m, k, xp)
-        return as_torch(bits, _dtype(workload), device)
+        from .overlap.quantise import quantised
+
+        xp, values = array_library(device), "small" if case.inputs == WRAPS else case.inputs
+        dtype, ranks = _dtype(workload), _number(workload, "world_size")
+        width, k = _number(workload, "width"), _number(workload, "k")
+        assert case.at is not None
+        x = as_torch(activations(dtype, values, case.seed, ranks, case.at, k, xp), dtype, device)
+        weight = as_torch(weights(dtype, values, case.seed, ranks, width, k, xp), dtype, device)
+        if workload.fields["quantisation"] == "none":
+            return {"x": x, "weight": weight}
+        codes, scales = zip(*map(quantised, weight), strict=True)
+        return {"x": x, "weight": torch.stack(codes), "weight_scale": torch.stack(scales)}
 
     def expected(self, workload: Workload, case: Case, bits: Mapping[str, Any]) -> Mapping[str, Any]:
         """`result` [M, N], the same on every rank: FP64 sums of each rank, rounded, then added in rank order."""
@@ -94,15 +90,12 @@ class LinearAllReduce:
         del case
         import torch
 
-        if workload.fields["quantisation"] == "none":
-            x, weight = given["x"], given["weight"]
-            total = sum(a.double() @ b.double().t() for a, b in zip(x, weight, strict=True))
-        else:
-            pairs = zip(*_dequantised(workload, bits_of(given)), strict=True)
-            device = given["x"].device
-            total = sum(
-                torch.as_tensor(a, device=device) @ torch.as_tensor(b, device=device).t() for a, b in pairs
-            )
+        x, weight = _dequantised(workload, bits_of(given))
+        device = given["x"].device
+        total = sum(
+            torch.as_tensor(a, device=device) @ torch.as_tensor(b, device=device).t()
+            for a, b in zip(x, weight, strict=True)
+        )
         assert isinstance(total, torch.Tensor)
         return {"result": total}
 
@@ -131,27 +124,26 @@ class LinearAllReduce:
     def most(self, workload: Workload, candidate: Candidate) -> int:
         """The high end of the cell."""
         del candidate
-        return _rows(workload)[1]
+        return rows_of(workload)[1]
 
     def timed_at(self, workload: Workload) -> Sequence[int]:
         """Those of `TIMED_AT` that the cell holds."""
-        low, high = _rows(workload)
+        low, high = rows_of(workload)
         return [m for m in TIMED_AT if low <= m <= high] or [low]
 
     def channels(self, workloads: Sequence[Workload], workload: Workload) -> Sequence[str]:
         """Those of `all_reduce`, whose kernels may serve the plain path."""
         ranks = workload.fields["world_size"]
-        return list(
-            dict.fromkeys(
-                entry.spec
-                for entry in workloads
-                if entry.family == "all_reduce" and entry.channel and entry.fields["world_size"] == ranks
-            )
-        )
+        found = [
+            entry.spec
+            for entry in workloads
+            if entry.family == "all_reduce" and entry.channel and entry.fields["world_size"] == ranks
+        ]
+        return list(dict.fromkeys(found))
 
     def chain(self, workload: Workload, device: torch.device, seed: int) -> Chain:
         """What rank 0 times at the low end of the cell."""
-        return self.chain_of_rank(workload, device, seed, 0, _rows(workload)[0])
+        return self.chain_of_rank(workload, device, seed, 0, rows_of(workload)[0])
 
     def chain_of_rank(self, workload: Workload, device: torch.device, seed: int, rank: int, at: int) -> Chain:
         """Four calls on one x, each with a weight of its own."""
@@ -179,73 +171,36 @@ class LinearAllReduce:
         from .execution import execution_of
 
         assert place.comm is not None
-        m = _rows(workload)[0] if at is None else at
+        m = rows_of(workload)[0] if at is None else at
         return execution_of(dispatch, workload, candidate, arch, m, here, place.comm)
 
     def emulated(
         self, root: Path, workload: Workload, candidate: Candidate, arch: str, case: Case
     ) -> EmulatedCase:
         """The quantisation of a few rows on every rank, and the reduction of partial sums of every kind of values."""
-        from .emulated_case import emulated_case
+        from .emulated import emulated_case
 
-        m = min(EMULATED_ROWS, _at(workload, case))
-        ranks, width = _number(workload, "world_size"), _number(workload, "width")
-        partials = payloads(_dtype(workload), "mixed", case.seed, ranks, m * width)
-        quantised = workload.fields["quantisation"] != "none"
-        device = _cpu()
-        x = self._activations(workload, case, m, device) if quantised else None
-        return emulated_case(self, root, workload, candidate, arch, case, partials, x)
+        values = "small" if case.inputs == WRAPS else case.inputs
+        return emulated_case(self, root, workload, candidate, arch, case, values)
 
 
 EVIDENCE = LinearAllReduce()
 
 
-def _cpu() -> torch.device:
-    import torch
-
-    return torch.device("cpu")
-
-
-def _quantised(weight: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Codes as bytes, and scales [ranks, N, 1]."""
-    import torch
-
-    from .overlap.quantise import quantise_rows as quantise
-
-    codes, scales = zip(*map(quantise, weight), strict=True)
-    return {"weight": torch.stack(codes).view(torch.uint8), "weight_scale": torch.stack(scales)}
-
-
-def _dequantised(workload: Workload, bits: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """x and weight of every rank as float64: the values that are multiplied."""
+def _dequantised(workload: Workload, bits: Mapping[str, Any]) -> tuple[Any, Any]:
+    """x [ranks, M, K] and weight [ranks, N, K] as float64: the values that are multiplied."""
     xp, dtype = namespace(bits["x"]), _dtype(workload)
     if workload.fields["quantisation"] == "none":
-        x, weight = (
-            [storage(dtype).load(part).astype(xp.float64) for part in bits[n]] for n in ("x", "weight")
-        )
+        x, weight = (storage(dtype).load(bits[name]).astype(xp.float64) for name in ("x", "weight"))
         return x, weight
     nonfinite: Any = workload.fields["nonfinite"]
-    x, weight = [], []
-    for part, codes, scales in zip(
-        *(_on_host(bits[name]) for name in ("x", "weight", "weight_scale")), strict=True
-    ):
-        own, own_scales = quantise_rows(part, dtype, nonfinite)
-        x.append(xp.asarray(_wide(own, own_scales)))
-        weight.append(xp.asarray(_wide(codes, scales.view(np.float32).reshape(-1))))
-    return x, weight
-
-
-def _wide(codes: Any, scales: Any) -> Any:
-    return from_e4m3(codes).astype(np.float64) * scales.astype(np.float64)[:, None]
-
-
-def _on_host(bits: Any) -> Any:
-    """The oracle of the quantisation is NumPy's."""
-    return bits.get() if hasattr(bits, "get") else bits
-
-
-def _values(case: Case) -> str:
-    return "small" if case.inputs == WRAPS else case.inputs
+    # The oracle of the quantisation is NumPy's.
+    host: dict[str, Any] = {name: on_host(values) for name, values in bits.items()}
+    rows: list[Any] = [quantise_rows(part, dtype, nonfinite) for part in host["x"]]
+    codes, scales = (np.stack(parts) for parts in zip(*rows, strict=True))
+    x = from_e4m3(codes).astype(np.float64) * scales[..., None]
+    weight = from_e4m3(host["weight"]).astype(np.float64) * host["weight_scale"].view(np.float32)
+    return xp.asarray(x), xp.asarray(weight)
 
 
 def _dtype(workload: Workload) -> str:
@@ -254,13 +209,3 @@ def _dtype(workload: Workload) -> str:
 
 def _number(workload: Workload, name: str) -> int:
     return int(str(workload.fields[name]))
-
-
-def _rows(workload: Workload) -> tuple[int, int]:
-    """Both ends of the cell."""
-    m = workload.fields["m"]
-    return m if isinstance(m, tuple) else (int(str(m)), int(str(m)))
-
-
-def _at(workload: Workload, case: Case) -> int:
-    return _rows(workload)[0] if case.at is None else case.at

@@ -6,10 +6,9 @@ wait for the device, neither loading code nor allocating: so everything is done 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -20,61 +19,29 @@ from ...runtime.communicator.owner import ChannelOwner
 from ...runtime.device import Device, serves
 from ...runtime.dispatch import Dispatch
 from ...runtime.errors import LoadError
-from ...runtime.launch import Module
 from ...runtime.request import Signature
-from ...table import Buffer, Build, Candidate, Workload
+from ...runtime.selection import Choice
+from ...table import Buffer, Candidate, Workload
 from .decisions import FAMILY
 from .overlap.gemm import leaving_free
-from .overlap.group import GroupDecision, LayerGroup
-from .overlap.kernels import Kernels
+from .overlap.group import LayerGroup, loaded
 from .overlap.rows import SliceSchedule
-
-if TYPE_CHECKING:
-    from .op import LinearAllReduce
 
 RESERVE_BYTES = 2**30
 """Of torch's memory for each stream, which its allocator then needn't ask the device for."""
 
 
-class LocalRank:
-    """One of several ranks of this process, as a layer group sees a communicator."""
-
-    local_ranks = 1
-    group = None
-
-    def __init__(self, owner: ChannelOwner, spec: str, rank: int) -> None:
-        """Take the rank's part of the channel of `spec`."""
-        self.rank, self.world_size = rank, owner.world_size
-        self.device, self.timeout_ns = owner.device, owner.timeout_ns
-        self.load: Callable[[Path, Build, str, Device], Module] = owner.load
-        whole = owner.channel(spec)
-        self._channel = Channel(whole.plan, whole.memory[rank : rank + 1], whole.addresses, rank)
-
-    def channel(self, name: str) -> Channel:
-        """The channel."""
-        del name
-        return self._channel
-
-
-@dataclass(frozen=True)
-class Part:
-    """A rank of this process."""
-
-    group: LayerGroup
-    decision: GroupDecision
-
-
 class Execution:
     """See `evidence.executable.Executable`; tensors of several ranks carry the rank as their first dimension."""
 
-    def __init__(self, workload: Workload, at: int, parts: Sequence[Part]) -> None:
-        """Take the ranks, for calls of `at` rows."""
-        self._parts = parts
-        self.signature = _signature(workload, at, len(parts))
+    def __init__(self, workload: Workload, at: int, groups: Sequence[LayerGroup]) -> None:
+        """Take the layer groups of the ranks, for calls of `at` rows."""
+        self._groups = groups
+        self.signature = _signature(workload, at, len(groups))
         self.buffers = (*self.signature.inputs, *self.signature.outputs)
         self._streams: list[torch.cuda.Stream] = []
-        if len(parts) > 1:
-            self._streams = [torch.cuda.Stream(parts[0].group.comm.device) for _ in parts]  # type: ignore[no-untyped-call]
+        if len(groups) > 1:
+            self._streams = [torch.cuda.Stream(groups[0].comm.device) for _ in groups]  # type: ignore[no-untyped-call]
             self._warm(at)
 
     def prepare(self) -> None:
@@ -86,54 +53,45 @@ class Execution:
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """[result], fresh."""
-        if len(self._parts) == 1:
-            return [self._of_rank(self._parts[0], inputs)]
-        (shape,) = (buffer.shape for buffer in self.signature.outputs)
-        result = inputs[0].new_empty(shape)
+        if len(self._groups) == 1:
+            return [self._groups[0](*_tensors(inputs))]
+        result = inputs[0].new_empty(self.signature.outputs[0].shape)
         self._compute(inputs, result)
         return [result]
 
     def _compute(self, inputs: Sequence[torch.Tensor], result: torch.Tensor) -> None:
-        if len(self._parts) == 1:
-            self._poison(result)
-            result.copy_(self._of_rank(self._parts[0], inputs))
+        if len(self._groups) == 1:
+            _poison(result)
+            result.copy_(self._groups[0](*_tensors(inputs)))
             return
         caller = torch.cuda.current_stream(result.device)
-        for rank, (part, stream) in enumerate(zip(self._parts, self._streams, strict=True)):
+        for rank, (group, stream) in enumerate(zip(self._groups, self._streams, strict=True)):
             stream.wait_stream(caller)
             with torch.cuda.stream(stream):
-                self._poison(result[rank])
-                result[rank].copy_(self._of_rank(part, [tensor[rank] for tensor in inputs]))
+                _poison(result[rank])
+                result[rank].copy_(group(*_tensors([tensor[rank] for tensor in inputs])))
         for stream in self._streams:
             caller.wait_stream(stream)
 
-    def _of_rank(self, part: Part, inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-        x, weight, scale = _tensors(inputs)
-        return part.group(x, weight, scale)
-
-    def _poison(self, like: torch.Tensor) -> None:
-        """Spoil the block that the allocator gives to the next tensor of this size on this stream."""
-        poison(torch.empty_like(like))
-
     def _warm(self, at: int) -> None:
         """Load kernels and GEMMs of every slice, and let the allocator reserve memory, on every stream."""
-        for part, stream in zip(self._parts, self._streams, strict=True):
-            schedule, kernels = part.decision.schedule, part.decision.kernels
+        for group, stream in zip(self._groups, self._streams, strict=True):
             with torch.cuda.stream(stream):
-                reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=part.group.comm.device)
+                reserve = torch.empty(RESERVE_BYTES, dtype=torch.uint8, device=stream.device)
                 del reserve
                 given = [
                     torch.zeros(buffer.shape[1:], dtype=getattr(torch, buffer.dtype), device=stream.device)
                     for buffer in self.signature.inputs
                 ]
                 x, weight, scale = _tensors(given)
+                decision = group.decide(x, weight)
                 out = x.new_empty((at, weight.shape[0]))
-                self._poison(out)
-                gemm = part.group.gemm(x, weight, scale, None, kernels)
-                for rows in schedule.slices(at, out.shape[1] * out.element_size()):
-                    with leaving_free(schedule.free_sms):
+                _poison(out)
+                gemm = group.gemm(x, weight, scale, None, decision.kernels)
+                for rows in decision.schedule.slices(at, out.shape[1] * out.element_size()):
+                    with leaving_free(decision.schedule.free_sms):
                         gemm(rows.begin, rows.end, out[rows.begin : rows.end])
-        torch.cuda.synchronize(self._parts[0].group.comm.device)
+        torch.cuda.synchronize(self._groups[0].comm.device)
 
 
 def execution_of(
@@ -145,15 +103,14 @@ def execution_of(
     here: Device,
     comm: ChannelOwner,
 ) -> Execution:
-    """A candidate on the ranks that `comm` has in this process, for calls of `at` rows.
+    """A candidate on the ranks that `comm` has in this process, for calls of `at` rows; decided as if it were forced.
 
     Raises:
         LoadError: its kernels don't load, the channel isn't there, or ranks that share a process would need a
             process group.
     """
-    schedule = SliceSchedule.of(candidate.route, candidate.options)
     local = comm.local_ranks > 1
-    if local and schedule.transport == "group":
+    if local and SliceSchedule.of(candidate.route, candidate.options).transport == "group":
         raise LoadError(
             f"route {candidate.route} reduces in a process group, and ranks that share a process have none; start it "
             f"with `torchrun --nproc-per-node {comm.world_size} -m kernwright ...`"
@@ -163,43 +120,30 @@ def execution_of(
     reason = objection(candidate.capabilities, workload.spec, comm)
     if reason is not None:
         raise LoadError(reason)
-    plain = _plain_all_reduce(dispatch, comm)
-    ranks: list[Any] = (
-        [LocalRank(comm, workload.spec, rank) for rank in range(comm.world_size)] if local else [comm]
-    )
-    parts = []
-    for rank in ranks:
-        decision = _decision(dispatch, workload, candidate, schedule, arch, here, rank)
-        group = LayerGroup(
-            rank,
-            lambda _x, _weight, decision=decision: decision,  # type: ignore[misc]
-            plain,
-            str(workload.fields["quantisation"]),
-            cast(Any, workload.fields["nonfinite"]),
+    op: Any = dispatch.operator(FAMILY)
+    choice, root = Choice(workload, candidate, arch, candidate.builds[arch]), dispatch.table.root
+    quantisation, nonfinite = str(workload.fields["quantisation"]), workload.fields["nonfinite"]
+    groups = []
+    for rank in range(comm.local_ranks):
+        channel = comm.channel(workload.spec) if candidate.capabilities else None
+        one: Any = comm
+        if local:
+            assert channel is not None
+            channel = Channel(channel.plan, channel.memory[rank : rank + 1], channel.addresses, rank)
+            one = SimpleNamespace(rank=rank, world_size=comm.world_size, device=comm.device)
+        decision = loaded(root, choice, here, comm, channel)
+        groups.append(
+            LayerGroup(
+                one,
+                lambda _x, _weight, decision=decision: decision,  # type: ignore[misc]
+                op.plain_all_reduce(comm),
+                quantisation,
+                nonfinite,  # type: ignore[arg-type]
+            )
         )
-        parts.append(Part(group, decision))
     if local:
-        _load_kernels(ranks[0].load(dispatch.table.root, candidate.builds[arch], arch, here), candidate)
-    return Execution(workload, at, parts)
-
-
-def _decision(
-    dispatch: Dispatch,
-    workload: Workload,
-    candidate: Candidate,
-    schedule: SliceSchedule,
-    arch: str,
-    here: Device,
-    comm: Any,
-) -> GroupDecision:
-    """As the op decides where the candidate is forced."""
-    if not candidate.kernels:
-        return GroupDecision(schedule)
-    channel = comm.channel(workload.spec) if candidate.capabilities else None
-    constants = {} if channel is None else channel.constants(comm.timeout_ns)
-    module = comm.load(dispatch.table.root, candidate.builds[arch], arch, here)
-    assert here.index is not None
-    return GroupDecision(schedule, Kernels(module, candidate, constants, here.index), channel)
+        _load_kernels(comm.load(root, choice.build, arch, here), candidate)
+    return Execution(workload, at, groups)
 
 
 def _load_kernels(module: Any, candidate: Candidate) -> None:
@@ -210,10 +154,9 @@ def _load_kernels(module: Any, candidate: Candidate) -> None:
         driver.occupancyMaxActiveBlocksPerMultiprocessor(module.address(kernel.symbol), kernel.block[0], 0)
 
 
-def _plain_all_reduce(dispatch: Dispatch, comm: ChannelOwner) -> Callable[[torch.Tensor], None]:
-    """The op's own."""
-    op: LinearAllReduce = cast("LinearAllReduce", dispatch.operator(FAMILY))
-    return op.plain_all_reduce(comm)
+def _poison(like: torch.Tensor) -> None:
+    """Spoil the block that the allocator gives to the next tensor of this size on this stream."""
+    poison(torch.empty_like(like))
 
 
 def _tensors(inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
@@ -226,11 +169,9 @@ def _signature(workload: Workload, at: int, ranks: int) -> Signature:
     fields = workload.fields
     dtype, width, k = str(fields["dtype"]), int(str(fields["width"])), int(str(fields["k"]))
     each = (ranks,) if ranks > 1 else ()
-    weight: tuple[Buffer, ...] = (Buffer("weight", (*each, width, k), dtype),)
-    if fields["quantisation"] != "none":
-        weight = (
-            Buffer("weight", (*each, width, k), "uint8"),
-            Buffer("weight_scale", (*each, width, 1), "float32"),
-        )
+    quantised = fields["quantisation"] != "none"
+    weight = [Buffer("weight", (*each, width, k), "uint8" if quantised else dtype)]
+    if quantised:
+        weight.append(Buffer("weight_scale", (*each, width, 1), "float32"))
     x, result = Buffer("x", (*each, at, k), dtype), Buffer("result", (*each, at, width), dtype)
     return Signature((x, *weight), (result,))

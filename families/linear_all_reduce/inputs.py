@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...evidence.oracle.arrays import Bits
 from ...evidence.oracle.dtypes import storage
-from ...evidence.oracle.philox import stream
+from ...evidence.oracle.philox import stream, sum_of_bytes
 
-Bits = NDArray[np.uint16]
-
-ValueKind = Literal["small", "zeros", "normal", "nonfinite"]
-VALUE_KINDS: tuple[ValueKind, ...] = get_args(ValueKind)
-EXACT: tuple[ValueKind, ...] = ("small", "zeros")
+VALUE_KINDS = ("small", "zeros", "normal", "nonfinite")
+EXACT = ("small", "zeros")
 """Kinds whose products and sums are whole numbers that every dtype holds, so that no order of adding rounds."""
 MOST_ONES = 250
 """Columns of x that aren't zero in `small`, over all ranks: BF16 holds whole numbers up to 256."""
@@ -63,6 +60,5 @@ def _small(dtype: str, words: Any, xp: ModuleType) -> Bits:
 
 def _normal(dtype: str, words: Any, k: int, xp: ModuleType) -> Bits:
     """Standard deviation about k**-0.25: the product of x and weight has one near 1."""
-    total = sum(((words >> np.uint32(8 * byte)) & np.uint32(0xFF)).astype(xp.float32) for byte in range(4))
     scale = np.float32(2.0 ** -(7 + round(math.log2(k) / 4)))
-    return storage(dtype).store((total - np.float32(510)) * scale)
+    return storage(dtype).store(sum_of_bytes(words, xp).astype(xp.float32) * scale)

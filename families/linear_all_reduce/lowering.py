@@ -8,7 +8,6 @@ was fetched.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from ...generator.literals import float_literal
@@ -16,21 +15,17 @@ from ...generator.lowering import Lowering, ScheduleError
 from ...specs import CandidateSpec, WorkloadSpec
 from ...table import Launch, laid_out
 from ..all_reduce.lowering import POISON, WORD_TYPE
-from ..all_reduce.workload import BARRIERS, CHANNEL_CTAS, LAYOUT_VERSION, RECORD_WORDS
-from .spec import MAX_SLICES, Grid, Linear, LinearAllReduceWorkload, Pulling, SlicedCopyEngine
+from ..all_reduce.workload import CHANNEL_CTAS, LAYOUT_VERSION, WORD, meeting_parts
+from .spec import MAX_SLICES, MAX_THREADS, WARP, Grid, Linear, Pulling, SlicedCopyEngine
+from .workload import ELEMENT, LinearAllReduceWorkload
 
-ELEMENT = 2
-WORD = 16
-"""Bytes of the words that are loaded, added and stored."""
-WARP = 32
-MAX_THREADS = 1024
 QUANTISE_CTAS = 1056
 """Eight a multiprocessor of an H200; they stride over the rows."""
 QUANTISE_STEPS = 4
 """Words of a row that a thread keeps in registers; with twice as many, CTAs of 1,024 threads spill."""
 LEAST_SCALE = 1 / (448 * 512)
 CAPABILITY = "linear_all_reduce_layout_1"
-"""Names `LinearLayout`; ranks whose layouts differ can't talk."""
+"""Names `channel_layout`; ranks whose layouts differ can't talk."""
 ARGUMENTS = {
     "channels": "pointers[{}]",
     "numel": "uint32",
@@ -47,6 +42,8 @@ UNIT = "rows"
 WAITS = {0: "the start of the call", 1: "the second barrier"}
 """Barriers by their number, as in `all_reduce`."""
 
+PEERS = {"reduce": "reduce", "add": "copies"}
+"""The text that talks to peers, by one of its kernels."""
 PURPOSE = {
     "serial": "The plain linear, then the group's own all-reduce.",
     "serial_sm": "The plain linear into memory that peers read, then an all-reduce in two stages on the same stream.",
@@ -56,40 +53,18 @@ PURPOSE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LinearLayout:
-    """Where the parts of a rank's channel begin, bytes; it follows from the workload, so candidates share one."""
-
-    epochs: int
-    """Epoch of the last meeting, for each CTA of a grid; this rank's alone."""
-    tickets: int
-    """Kernels whose CTA of that number is running."""
-    record: int
-    """The first failure of this rank."""
-    flags: int
-    """[barrier, CTA, peer]: the epoch up to which the peer's CTA has come; peers write it."""
-    scratch: int
-    """This rank's part of a sum in two stages; peers read it."""
-    partials: int
-    """What this rank's GEMM contributes, [channel_rows, N] slice by slice; peers read it."""
-    size: int
-    """Bytes of the whole channel."""
-
-    @classmethod
-    def of(cls, workload: LinearAllReduceWorkload) -> LinearLayout:
-        """Lay out the channel of a concrete workload."""
-        ranks = workload.world_size
-        payload = workload.channel_rows * workload.width * ELEMENT
-        parts = {
-            "epochs": 4 * CHANNEL_CTAS,
-            "tickets": 4 * CHANNEL_CTAS,
-            "record": 4 * RECORD_WORDS,
-            "flags": 4 * BARRIERS * CHANNEL_CTAS * ranks,
-            "scratch": (-(-payload // ranks) // WORD + 1) * WORD,
-            "partials": payload + MAX_SLICES * WORD,  # every slice begins at a whole word
-        }
-        offsets, size = laid_out(parts)
-        return cls(**offsets, size=size)
+def channel_layout(workload: LinearAllReduceWorkload) -> dict[str, int]:
+    """Where the parts of a rank's channel begin, and its `size`, bytes; candidates share it."""
+    payload = workload.channel_rows * workload.width * ELEMENT
+    parts = {
+        **meeting_parts(workload.world_size),
+        "scratch": (-(-payload // workload.world_size) // WORD + 1)
+        * WORD,  # a rank's part of a sum in two stages
+        # What its GEMM contributes, [channel_rows, N]; every slice begins at a whole word. Peers read both.
+        "partials": payload + MAX_SLICES * WORD,
+    }
+    offsets, size = laid_out(parts)
+    return {**offsets, "size": size}
 
 
 def lower(workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:
@@ -105,7 +80,7 @@ def lower(workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:
         "dtype": workload.dtype,
         "purpose": PURPOSE[candidate.route],
         "quantised": workload.quantisation != "none",
-        "peers": _peers(candidate),
+        "peers": next((text for kernel, text in PEERS.items() if kernel in candidate.kernels()), ""),
     }
     if workload.quantisation != "none":
         constants |= _quantisation(workload)
@@ -116,11 +91,11 @@ def lower(workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:
         )
     options: dict[str, Any] = {name: value for name, value in candidate.schedule().items() if name != "route"}
     capabilities: tuple[str, ...] = ()
-    layout = LinearLayout.of(workload)
+    layout = channel_layout(workload)
     if isinstance(candidate, Grid):
         constants |= _exchange(workload, candidate, layout)
         kernels |= _peer_kernels(candidate)
-        options |= {"partials_at": layout.partials, "channel_rows": workload.channel_rows}
+        options |= {"partials_at": layout["partials"], "channel_rows": workload.channel_rows}
         capabilities = (CAPABILITY,)
     return Lowering(
         template="linear_all_reduce/linear.cu.j2",
@@ -135,15 +110,8 @@ def lower(workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:
         },
         capabilities=capabilities,
         # Hundreds of megabytes, for nothing unless a record admits a schedule that uses them.
-        channel={**asdict(layout), "on_request": 1} if workload.channel_rows else {},
+        channel={**layout, "on_request": 1} if workload.channel_rows else {},
     )
-
-
-def _peers(candidate: Linear) -> str:
-    """Which kernels of ours talk to peers: `reduce`, `copies`, or none."""
-    if isinstance(candidate, Pulling):
-        return "reduce"
-    return "copies" if isinstance(candidate, SlicedCopyEngine) else ""
 
 
 def _quantisation(workload: LinearAllReduceWorkload) -> dict[str, Any]:
@@ -167,7 +135,7 @@ def _quantisation(workload: LinearAllReduceWorkload) -> dict[str, Any]:
     }
 
 
-def _exchange(workload: LinearAllReduceWorkload, candidate: Grid, layout: LinearLayout) -> dict[str, Any]:
+def _exchange(workload: LinearAllReduceWorkload, candidate: Grid, layout: dict[str, int]) -> dict[str, Any]:
     meeting = (1, WARP) if isinstance(candidate, SlicedCopyEngine) else (candidate.ctas, candidate.threads)
     at_once = candidate.loads_in_flight if isinstance(candidate, Pulling) else 1
     return {
@@ -182,7 +150,7 @@ def _exchange(workload: LinearAllReduceWorkload, candidate: Grid, layout: Linear
         "word_bytes": WORD,
         "word_type": WORD_TYPE[WORD],
         "poison": POISON[WORD],
-        "layout": asdict(layout),
+        "layout": layout,
         "layout_version": LAYOUT_VERSION,
         "channel_ctas": CHANNEL_CTAS,
     }

@@ -10,7 +10,6 @@ and engines do it there too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import policy as policies
@@ -23,20 +22,9 @@ from .decisions import Deciding, Terms
 if TYPE_CHECKING:
     import torch
 
-    from ...runtime.operators import TorchOperator
     from .overlap.group import LayerGroup
     from .overlap.install import Installation
     from .overlap.rows import SliceSchedule
-
-
-@dataclass
-class Installed:
-    """What `state` says about an installation."""
-
-    world_size: int
-    layers: tuple[str, ...]
-    forced: str | None
-    decisions: dict[str, str] = field(default_factory=dict)
 
 
 class LinearAllReduce(Deciding):
@@ -46,7 +34,7 @@ class LinearAllReduce(Deciding):
         """Bind, and register the op with `dispatch`."""
         super().__init__(dispatch)
         self._groups: dict[Terms, tuple[str, LayerGroup]] = {}
-        self._installed: list[tuple[Installation, Installed]] = []
+        self._installed: list[tuple[Installation, dict[str, Any]]] = []
 
     def __call__(
         self,
@@ -102,7 +90,7 @@ class LinearAllReduce(Deciding):
         found = self._groups.get(terms)
         if found is None:
             from .overlap.group import LayerGroup
-            from .overlap.operator import name_of, register
+            from .overlap.operator import groups, name_of
 
             _check_terms(terms)
             group = LayerGroup(
@@ -113,7 +101,7 @@ class LinearAllReduce(Deciding):
                 terms.nonfinite,  # type: ignore[arg-type]
             )
             name = name_of(self._dispatch.traced.expected_name, terms)
-            register(name, group)
+            groups[name] = group
             found = self._groups[terms] = (name, group)
         return found
 
@@ -135,43 +123,31 @@ class LinearAllReduce(Deciding):
         """
         from .overlap.install import install
 
-        installed = Installed(comm.world_size, (), None if force is None else str(force))
+        decisions: dict[str, str] = {}
 
-        def serves(weight: torch.Tensor, quantisation: str) -> str | None:
+        def serving(weight: torch.Tensor, quantisation: str) -> tuple[bool, str]:
             if force is not None:
-                return None
-            found, reason = self._admitted(weight, quantisation, comm, policy)
-            installed.decisions.update(found)
-            return None if found else reason
+                return True, f"forced: {force}"
+            found, why = self._admitted(weight, quantisation, comm, policy)
+            decisions.update(found)
+            return bool(found), why
 
         def group_for(quantisation: str) -> str:
             return self.group(Terms(comm, policy=policy, quantisation=quantisation, force=force))[0]
 
-        def describe(weight: torch.Tensor, quantisation: str) -> str:
-            if force is not None:
-                return f"forced: {force}"
-            found, _ = self._admitted(weight, quantisation, comm, policy)
-            return ", ".join(f"{cell}: {candidate}" for cell, candidate in found.items())
-
-        done = install(model, comm.world_size, serves, group_for, describe)
-        installed.layers = done.routed
-        self._installed.append((done, installed))
+        done = install(model, comm.world_size, serving, group_for)
+        state = {
+            "world_size": comm.world_size,
+            "layers": list(done.routed),
+            "forced": None if force is None else str(force),
+            "decisions": decisions,
+        }
+        self._installed.append((done, state))
         return done
 
     def state(self) -> dict[str, Any]:
         """What is installed, as JSON-able data for the key of a compile cache: traced graphs differ by it."""
-        return {
-            "installed": [
-                {
-                    "world_size": what.world_size,
-                    "layers": list(what.layers),
-                    "forced": what.forced,
-                    "decisions": dict(what.decisions),
-                }
-                for done, what in self._installed
-                if done.groups
-            ]
-        }
+        return {"installed": [state for done, state in self._installed if done.groups]}
 
     def explain(
         self,
@@ -194,10 +170,6 @@ class LinearAllReduce(Deciding):
         request = self.request_of(x.reshape(-1, x.shape[-1]), weight, terms)
         chosen = chosen_policy(policy)
         return Explanation.of(self._dispatch.select(request, current(x.device), chosen, comm, exact))
-
-    def torch_operators(self) -> tuple[TorchOperator, ...]:
-        """None: `kernwright::linear_all_reduce` serves all dispatch modules, by a layer group's name."""
-        return ()
 
 
 def traceable(force: SliceSchedule | str | None) -> str | None:

@@ -15,26 +15,13 @@ from ...specs.base import Count, Size, ToleranceSpec
 from ...specs.errors import Finding
 from ...specs.external import External
 from ...specs.spec import CandidateSpec, ScheduleValues, Spec, WorkloadSpec
-from .workload import LinearAllReduceWorkload, Rows
-
-__all__ = [
-    "SPEC",
-    "LinearAllReduceSpec",
-    "LinearAllReduceWorkload",
-    "Rows",
-    "Serial",
-    "SerialSm",
-    "SlicedCopyEngine",
-    "SlicedNccl",
-    "SlicedSm",
-]
+from ..all_reduce.workload import CHANNEL_CTAS
+from .workload import LinearAllReduceWorkload
 
 WARP = 32
 MAX_THREADS = 1024
 MAX_LOADS = 32
 MAX_SLICES = 64
-CHANNEL_CTAS = 256
-"""The largest grid whose CTAs meet those of their peers."""
 
 Provider = Literal["torch", "scaled_mm"]
 GEMM_OF = {"none": "torch", "fp8_per_token": "scaled_mm"}
@@ -54,8 +41,9 @@ class Linear(CandidateSpec):
     KERNELS: ClassVar[tuple[str, ...]] = ("quantise",)
 
     def schedule(self) -> ScheduleValues:
-        """Give the route and the GEMM; every route adds its own."""
-        return {"route": self.route, "gemm": self.gemm}
+        """Give the route, the GEMM and all options of the route's own."""
+        own = [name for name in type(self).model_fields if name not in CandidateSpec.model_fields]
+        return {"route": self.route} | {name: getattr(self, name) for name in own}
 
     def problems(self, workload: WorkloadSpec) -> Iterator[Finding]:
         """Find a GEMM that doesn't serve the quantisation."""
@@ -82,10 +70,6 @@ class Grid(Linear):
     threads: Annotated[Count, Field(le=MAX_THREADS)] = 512
     """Threads of a CTA."""
 
-    def schedule(self) -> ScheduleValues:
-        """Add the grid."""
-        return {**super().schedule(), "ctas": self.ctas, "threads": self.threads}
-
     def problems(self, workload: WorkloadSpec) -> Iterator[Finding]:
         """Find a channel that doesn't hold the rows of a cell."""
         yield from super().problems(workload)
@@ -110,10 +94,6 @@ class Pulling(Grid):
     loads_in_flight: Annotated[Count, Field(le=MAX_LOADS)] = 8
     """Words of 16 bytes that a thread loads before it uses the first: a few CTAs must fill a link."""
     KERNELS: ClassVar[tuple[str, ...]] = ("quantise", "reduce")
-
-    def schedule(self) -> ScheduleValues:
-        """Add what a thread has on its way."""
-        return {**super().schedule(), "loads_in_flight": self.loads_in_flight}
 
 
 class Sliced(Linear):
@@ -142,14 +122,8 @@ class Sliced(Linear):
         return workload.m.max >= self.min_m
 
     def schedule(self) -> ScheduleValues:
-        """Add how rows are cut, and what the GEMM leaves free."""
-        return {
-            **super().schedule(),
-            "slices": list(self.weights()),
-            "align": self.align,
-            "min_m": self.min_m,
-            "free_sms": self.free_sms,
-        }
+        """Give the slices as relative sizes."""
+        return {**super().schedule(), "slices": list(self.weights())}
 
     def problems(self, workload: WorkloadSpec) -> Iterator[Finding]:
         """Find a `min_m` that no row reaches."""
@@ -195,10 +169,6 @@ class SlicedCopyEngine(Sliced, Grid):
     additions: Literal["side", "main"] = "side"
     """Where slices are added: beside the GEMM, for which it must leave SMs free, or between GEMMs, on all SMs."""
     KERNELS: ClassVar[tuple[str, ...]] = ("quantise", "meet", "add", "close")
-
-    def schedule(self) -> ScheduleValues:
-        """Add the number of stages, and where slices are added."""
-        return {**super().schedule(), "stages": self.stages, "additions": self.additions}
 
 
 LinearAllReduceRoute = Annotated[

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from ...specs.base import Count, HalfDType, IntervalSpec, Size, as_list, one_or_several, raise_findings
 from ...specs.errors import Finding
-from ...specs.spec import WorkloadSpec
+from ...specs.spec import WorkloadSpec, single
 from ...specs.tree import TreeSpec
 from ...table import FieldValue
 from ..all_reduce.workload import WorldSizes
@@ -99,16 +99,8 @@ class LinearAllReduceWorkload(WorkloadSpec):
 
     @property
     def k(self) -> int:
-        """K of a concrete workload.
-
-        Raises:
-            ValueError: it lists several.
-        """
-        if len(self.ks) != 1:
-            raise ValueError(
-                f"this workload lists {len(self.ks)} K; take a concrete one from Spec.workloads()."
-            )
-        return self.ks[0]
+        """K of a concrete workload."""
+        return single("K", self.ks)
 
     def expand(self) -> tuple[Self, ...]:
         """Give the concrete workloads: every dtype with every world size, every K and every cell of M."""

@@ -1,8 +1,8 @@
 """The execution of a row-parallel linear with its all-reduce: rows in slices, streams, GEMMs, reductions.
 
 - `rows`: a schedule as the dispatch table states it, and the slices that it cuts M rows into;
-- `pipeline`: the order of events, written against protocols of streams and reductions;
+- `pipeline`: the order of events, whatever the streams and reductions are;
 - `lanes`, `scratch`: streams, events and memory that outlive a call;
 - `gemm`, `quantise`, `reductions`, `kernels`: what is enqueued;
-- `site`: a layer group as an opaque torch operator knows it; `install`: routing a model's layers.
+- `group`: a layer group; `operator`: one as an opaque torch operator knows it; `install`: routing a model's layers.
 """

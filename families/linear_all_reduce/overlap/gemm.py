@@ -2,86 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import torch
+from torch import Tensor
+
+Gemm = Callable[[int, int, Tensor], None]
+"""Multiplies rows `begin` to `end` of a call's x into `out` [end - begin, N], on the current stream."""
 
 
-class Gemm(Protocol):
-    """A call's activations, ready to be multiplied."""
+def torch_gemm(x: Tensor, weight: Tensor, bias: Tensor | None) -> Gemm:
+    """cuBLAS, or torch's own GEMM on a CPU: x [M, K] and the weight [N, K] of one dtype, in any layout."""
+    transposed = weight.t()
 
-    def __call__(self, begin: int, end: int, out: torch.Tensor) -> None:
-        """Multiply rows `begin` to `end` into `out` [end - begin, N], on the current stream."""
-
-
-class TorchGemm:
-    """cuBLAS, or torch's own GEMM on a CPU; the weight has the dtype of x."""
-
-    def __init__(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """Take x [M, K] and the weight [N, K] in any layout, and what is added to every row."""
-        self._x, self._weight, self._bias = x, weight.t(), bias
-
-    def __call__(self, begin: int, end: int, out: torch.Tensor) -> None:
-        """As the protocol says."""
-        if self._bias is None:
-            torch.mm(self._x[begin:end], self._weight, out=out)
+    def multiply(begin: int, end: int, out: Tensor) -> None:
+        if bias is None:
+            torch.mm(x[begin:end], transposed, out=out)
         else:
-            torch.addmm(self._bias, self._x[begin:end], self._weight, out=out)
+            torch.addmm(bias, x[begin:end], transposed, out=out)
+
+    return multiply
 
 
-class ScaledGemm:
-    """FP8 by `torch._scaled_mm`: a scale for each row of x, and for each row of the weight."""
+def scaled_gemm(
+    codes: Tensor, scales: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None
+) -> Gemm:
+    """FP8 by `torch._scaled_mm`; the scales are applied in FP32, before the one rounding.
 
-    def __init__(
-        self,
-        codes: torch.Tensor,
-        scales: torch.Tensor,
-        weight: torch.Tensor,
-        weight_scale: torch.Tensor,
-        bias: torch.Tensor | None,
-    ) -> None:
-        """Take E4M3 codes [M, K] and [N, K] with their float32 scales [M, 1] and [N] or one for all."""
-        self._codes, self._scales, self._bias = codes, scales, bias
-        self._weight, self._weight_scale = weight.t(), _per_row(weight_scale, weight).t()
+    Args:
+        codes, weight: E4M3, [M, K] and [N, K].
+        scales, weight_scale: float32, [M, 1], and N or one for all.
+        bias: [N], of the result's dtype.
+    """
+    transposed, scale_b = weight.t(), _per_row(weight_scale, weight).t()
 
-    def __call__(self, begin: int, end: int, out: torch.Tensor) -> None:
-        """As the protocol says; the scales are applied in FP32, before the one rounding."""
+    def multiply(begin: int, end: int, out: Tensor) -> None:
         torch._scaled_mm(
-            self._codes[begin:end],
-            self._weight,
-            scale_a=self._scales[begin:end],
-            scale_b=self._weight_scale,
-            bias=self._bias,
+            codes[begin:end],
+            transposed,
+            scale_a=scales[begin:end],
+            scale_b=scale_b,
+            bias=bias,
             out_dtype=out.dtype,
             out=out,
         )
 
-
-class DequantisedGemm:
-    """The same in float32, for devices whose torch has no FP8 GEMM by rows: the same results, slower."""
-
-    def __init__(
-        self,
-        codes: torch.Tensor,
-        scales: torch.Tensor,
-        weight: torch.Tensor,
-        weight_scale: torch.Tensor,
-        bias: torch.Tensor | None,
-    ) -> None:
-        """As `ScaledGemm`."""
-        self._x = codes.float() * scales
-        self._weight = (weight.float() * _per_row(weight_scale, weight)).t()
-        self._bias = None if bias is None else bias.float()
-
-    def __call__(self, begin: int, end: int, out: torch.Tensor) -> None:
-        """As the protocol says."""
-        product = self._x[begin:end] @ self._weight
-        out.copy_(product if self._bias is None else product + self._bias)
+    return multiply
 
 
-def _per_row(weight_scale: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def dequantised_gemm(
+    codes: Tensor, scales: Tensor, weight: Tensor, weight_scale: Tensor, bias: Tensor | None
+) -> Gemm:
+    """`scaled_gemm` in float32, for devices whose torch has no FP8 GEMM by rows: the same results, slower."""
+    x = codes.float() * scales
+    transposed = (weight.float() * _per_row(weight_scale, weight)).t()
+
+    def multiply(begin: int, end: int, out: Tensor) -> None:
+        product = x[begin:end] @ transposed
+        out.copy_(product if bias is None else product + bias.float())
+
+    return multiply
+
+
+def _per_row(weight_scale: Tensor, weight: Tensor) -> Tensor:
     """Scales [N, 1], whatever shape they were kept in."""
     flat = weight_scale.reshape(-1, 1)
     return flat if flat.shape[0] == weight.shape[0] else flat.expand(weight.shape[0], 1).contiguous()

@@ -12,22 +12,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from ....runtime import current
+from ....runtime.arguments import refuse_grad
 from ....runtime.unpooled import unpooled
-from .gemm import DequantisedGemm, Gemm, ScaledGemm, TorchGemm, leaving_free
+from ..decisions import FAMILY
+from .gemm import Gemm, dequantised_gemm, leaving_free, scaled_gemm, torch_gemm
+from .kernels import Kernels
 from .lanes import IN_ORDER, CudaLanes
 from .pipeline import run
 from .quantise import NonfinitePolicy, quantise_rows
-from .reductions import CopyReduction, GroupReduction, KernelReduction
+from .reductions import ChannelPartials, CopyReduction, GroupReduction, KernelReduction
 from .rows import Slice, SliceSchedule
 from .scratch import MOST_EVENTS, Pool, Scratch
 
 if TYPE_CHECKING:
-    from ....runtime.communicator.channel import Channel
-    from .kernels import Kernels
+    from pathlib import Path
 
-Reduced = GroupReduction | KernelReduction | CopyReduction
+    from ....runtime.communicator.channel import Channel
+    from ....runtime.device import Device
+    from ....runtime.selection import Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +45,26 @@ class GroupDecision:
     channel: Channel | None = None
     """The channel with the partial sums that peers read."""
 
-    @property
-    def plain(self) -> bool:
-        """Whether it is the plain linear and the plain all-reduce."""
-        return self.schedule.plain
+
+def loaded(root: Path, choice: Choice, device: Device, comm: Any, channel: Channel | None) -> GroupDecision:
+    """The decision for a candidate, with its kernels, if it has some, loaded.
+
+    Raises:
+        LoadError: they don't load here.
+    """
+    candidate = choice.candidate
+    schedule = SliceSchedule.of(candidate.route, candidate.options)
+    if not candidate.kernels:
+        return GroupDecision(schedule)
+    module = comm.load(root, choice.build, choice.arch, device)
+    constants = {} if channel is None else channel.constants(comm.timeout_ns)
+    assert device.index is not None
+    return GroupDecision(schedule, Kernels(module, candidate, constants, device.index), channel)
 
 
 PLAIN = GroupDecision(SliceSchedule("serial"))
 
-Decide = Callable[[torch.Tensor, torch.Tensor], GroupDecision]
+Decide = Callable[[Tensor, Tensor], GroupDecision]
 """Decides by x [M, K] and the weight [N, K]."""
 
 
@@ -56,40 +72,34 @@ class LayerGroup:
     """Linears that are called one after the other on a stream.
 
     Attributes:
-        comm: the ranks.
+        comm: a communicator of ranks with a process each.
+        decide: says how a call is carried out.
         quantisation: `none` or `fp8_per_token`.
         nonfinite: what a quantised row with Inf or NaN becomes.
+        pool: scratch; a stream that is first seen inside a capture needs some, `pool.prepare(size)`.
     """
 
     def __init__(
         self,
         comm: Any,
         decide: Decide,
-        all_reduce: Callable[[torch.Tensor], None],
+        all_reduce: Callable[[Tensor], None],
         quantisation: str = "none",
         nonfinite: NonfinitePolicy = "nan",
     ) -> None:
-        """Bind.
-
-        Args:
-            comm: a communicator of ranks with a process each.
-            decide: says how a call is carried out.
-            all_reduce: the plain path's, in place, on the current stream.
-            quantisation: of x, and of the weights.
-            nonfinite: see `quantise`.
-        """
+        """Take what decides, and the plain path's reduction: in place, on the current stream."""
         self.comm, self.quantisation, self.nonfinite = comm, quantisation, nonfinite
-        self._decide, self._all_reduce = decide, all_reduce
-        self._pool = Pool(self._scratch)
+        self.decide, self._all_reduce = decide, all_reduce
+        self.pool = Pool(self._scratch)
         self._checked: set[object] = set()
 
     def __call__(
         self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        weight_scale: torch.Tensor | None = None,
-        bias: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+        x: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor | None = None,
+        bias: Tensor | None = None,
+    ) -> Tensor:
         """The sum over ranks of `x @ weight.T`, and the bias, which rank 0 adds in its GEMM; see the op."""
         facts = (_facts(x)[1:], x.shape[-1:], *map(_facts, (weight, weight_scale, bias)))
         if facts not in self._checked or torch.is_grad_enabled():
@@ -102,18 +112,12 @@ class LayerGroup:
             result = self._run(x.reshape(-1, x.shape[-1]), weight, weight_scale, bias)
         return result.view(*x.shape[:-1], weight.shape[0])
 
-    def _run(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        weight_scale: torch.Tensor | None,
-        bias: torch.Tensor | None,
-    ) -> torch.Tensor:
+    def _run(self, x: Tensor, weight: Tensor, weight_scale: Tensor | None, bias: Tensor | None) -> Tensor:
         m = x.shape[0]
         if m == 0 or weight.shape[0] == 0:
             return x.new_empty((m, weight.shape[0]))
-        decision = self._decide(x, weight)
-        plain = decision.plain or m < decision.schedule.min_m
+        decision = self.decide(x, weight)
+        plain = decision.schedule.plain or m < decision.schedule.min_m
         if plain and self.quantisation == "none":
             result = torch.nn.functional.linear(x, weight, bias)
             self._all_reduce(result)
@@ -127,7 +131,7 @@ class LayerGroup:
             self._pipeline(decision, gemm, result)
         return result
 
-    def _pipeline(self, decision: GroupDecision, gemm: Gemm, result: torch.Tensor) -> None:
+    def _pipeline(self, decision: GroupDecision, gemm: Gemm, result: Tensor) -> None:
         schedule = decision.schedule
         slices = schedule.slices(result.shape[0], result.shape[1] * result.element_size())
         lanes, reduction = self._reduction(decision, slices, result)
@@ -139,12 +143,12 @@ class LayerGroup:
         run(slices, lanes, multiply, reduction, schedule.additions)
 
     def _reduction(
-        self, decision: GroupDecision, slices: tuple[Slice, ...], result: torch.Tensor
-    ) -> tuple[Any, Reduced]:
+        self, decision: GroupDecision, slices: tuple[Slice, ...], result: Tensor
+    ) -> tuple[Any, GroupReduction | ChannelPartials]:
         schedule, channel = decision.schedule, decision.channel
         key = _key(result.device)
         size = _scratch_bytes(schedule, slices, result, self.comm.world_size)
-        scratch, memory = self._pool.take(key, size, result.is_cuda and current.capturing())
+        scratch, memory = self.pool.take(key, size, result.is_cuda and current.capturing())
         lanes = scratch.lanes if schedule.overlapped else IN_ORDER
         if schedule.transport == "group":
             return lanes, GroupReduction(memory, result, self._all_reduce_in_group)
@@ -152,28 +156,23 @@ class LayerGroup:
         assert decision.kernels is not None
         channel.check_sometimes()
         channel.follow(key[1])
-        peers, at, kernels = ChannelPeers(channel), schedule.partials_at, decision.kernels
+        where = (channel, schedule.partials_at, result, decision.kernels)
         if schedule.transport == "reduce":
-            return lanes, KernelReduction(peers, at, result, kernels)
-        return lanes, CopyReduction(peers, at, result, schedule.stages, memory[:size], kernels, kernels.copy)
+            return lanes, KernelReduction(*where)
+        return lanes, CopyReduction(*where, schedule.stages, memory[:size])
 
     def gemm(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        weight_scale: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        kernels: Kernels | None,
+        self, x: Tensor, weight: Tensor, scale: Tensor | None, bias: Tensor | None, kernels: Kernels | None
     ) -> Gemm:
         """Quantise x, if the scheme does, and give what multiplies its rows."""
         if self.quantisation == "none":
-            return TorchGemm(x, weight, bias)
-        assert weight_scale is not None
+            return torch_gemm(x, weight, bias)
+        assert scale is not None
         codes, scales = self._quantised(x, kernels)
-        kind = ScaledGemm if x.is_cuda else DequantisedGemm
-        return kind(codes, scales, weight, weight_scale, bias)
+        multiply = scaled_gemm if x.is_cuda else dequantised_gemm
+        return multiply(codes, scales, weight, scale, bias)
 
-    def _quantised(self, x: torch.Tensor, kernels: Kernels | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def _quantised(self, x: Tensor, kernels: Kernels | None) -> tuple[Tensor, Tensor]:
         """Codes and scales, allocated on the caller's stream."""
         if kernels is None:
             return quantise_rows(x, self.nonfinite)
@@ -191,42 +190,17 @@ class LayerGroup:
         )
         return codes, scales
 
-    def _all_reduce_in_group(self, partial: torch.Tensor) -> None:
+    def _all_reduce_in_group(self, partial: Tensor) -> None:
         torch.distributed.all_reduce(partial, group=self.comm.group)
 
     def _scratch(self) -> Scratch:
         device = self.comm.device
-
-        def allocate(size: int) -> torch.Tensor:
-            return unpooled(size, device)
-
-        return Scratch(allocate, CudaLanes(device, MOST_EVENTS) if device.type == "cuda" else IN_ORDER)
-
-    def prepare(self, size: int, streams: int = 1) -> None:
-        """Have scratch of `size` bytes for so many streams that are first seen inside a capture."""
-        with _on(self.comm.device):
-            self._pool.prepare(size, streams)
-
-    @property
-    def scratch_bytes(self) -> int:
-        """Bytes of scratch that are held."""
-        return self._pool.bytes
-
-
-class ChannelPeers:
-    """A channel of ranks with a process each, as a reduction sees it."""
-
-    def __init__(self, channel: Channel) -> None:
-        """Hold the channel."""
-        self.rank, self.addresses, self.memory = channel.first, channel.addresses, channel.memory[0]
+        lanes = CudaLanes(device, MOST_EVENTS) if device.type == "cuda" else IN_ORDER
+        return Scratch(lambda size: unpooled(size, device), lanes)
 
 
 def check(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    quantisation: str,
+    x: Tensor, weight: Tensor, weight_scale: Tensor | None, bias: Tensor | None, quantisation: str
 ) -> None:
     """Check the tensors of a call against each other.
 
@@ -241,13 +215,7 @@ def check(
         )
     named = {"x": x, "weight": weight, "weight_scale": weight_scale, "bias": bias}
     given = {name: tensor for name, tensor in named.items() if tensor is not None}
-    if torch.is_grad_enabled():
-        for name, tensor in given.items():
-            if tensor.requires_grad:
-                raise RuntimeError(
-                    f"{name} requires grad, and linear_all_reduce has no gradient; call it under torch.no_grad() or "
-                    "torch.inference_mode()"
-                )
+    refuse_grad(given.items(), FAMILY)
     devices = {tensor.device for tensor in given.values()}
     if len(devices) > 1:
         where = ", ".join(f"{name} on {tensor.device}" for name, tensor in given.items())
@@ -270,14 +238,12 @@ def check(
         raise ValueError(f"bias has shape {tuple(bias.shape)}; it must be ({weight.shape[0]},)")
 
 
-def _facts(tensor: torch.Tensor | None) -> tuple[object, ...]:
+def _facts(tensor: Tensor | None) -> tuple[object, ...]:
     """The facts that `check` depends on."""
     return (None,) if tensor is None else (tensor.shape, tensor.dtype, tensor.device)
 
 
-def _scratch_bytes(
-    schedule: SliceSchedule, slices: tuple[Slice, ...], result: torch.Tensor, ranks: int
-) -> int:
+def _scratch_bytes(schedule: SliceSchedule, slices: tuple[Slice, ...], result: Tensor, ranks: int) -> int:
     """Memory of this rank alone that a call needs beside its tensors."""
     if schedule.transport == "group":
         return result.nbytes

@@ -10,7 +10,7 @@ A layer is recognised by its attributes, not by its class, so that modules of se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,13 +71,6 @@ class Installation:
         )
 
 
-def row_parallel(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """The model's row-parallel layers by name, eligible or not."""
-    for name, module in model.named_modules():
-        if hasattr(module, "reduce_results") and hasattr(module, "weight"):
-            yield name, module
-
-
 def objection(module: Any, world_size: int) -> str | None:
     """The reason why a row-parallel layer can't be routed, or None."""
     weight, bias = module.weight, getattr(module, "bias", None)
@@ -128,32 +121,29 @@ def route(module: Any, group: str) -> None:
 def install(
     model: torch.nn.Module,
     world_size: int,
-    serves: Callable[[torch.Tensor, str], str | None],
+    serving: Callable[[torch.Tensor, str], tuple[bool, str]],
     group_for: Callable[[str], str],
-    describe: Callable[[torch.Tensor, str], str],
 ) -> Installation:
     """Route every eligible layer.
 
     Args:
         model: whose layers.
         world_size: of the communicator.
-        serves: why a weight of a quantisation is better left alone, or None.
+        serving: whether some schedule serves a weight of a quantisation, and which, or why none does.
         group_for: the name of the layer group of a quantisation.
-        describe: what serves a weight of a quantisation, in words.
     """
     layers, modules, groups = [], [], {}
-    for name, module in row_parallel(model):
-        reason = objection(module, world_size)
-        if reason is None:
-            weight: Any = module.weight
-            quantisation = FORMATS[weight.dtype]
-            reason = serves(weight, quantisation)
-        if reason is not None:
-            layers.append(Layer(name, False, reason))
+    for name, module in model.named_modules():
+        if not (hasattr(module, "reduce_results") and hasattr(module, "weight")):
             continue
-        if quantisation not in groups:
-            groups[quantisation] = group_for(quantisation)
-        route(module, groups[quantisation])
-        modules.append(module)
-        layers.append(Layer(name, True, describe(weight, quantisation)))
+        reason, routed = objection(module, world_size), False
+        if reason is None:
+            quantisation = FORMATS[module.weight.dtype]
+            routed, reason = serving(module.weight, quantisation)
+        if routed:
+            if quantisation not in groups:
+                groups[quantisation] = group_for(quantisation)
+            route(module, groups[quantisation])
+            modules.append(module)
+        layers.append(Layer(name, routed, reason))
     return Installation(tuple(layers), tuple(groups.values()), tuple(modules))

@@ -29,24 +29,16 @@ class Kernels:
             LoadError: a kernel isn't in the module.
         """
         self._index = index
-        self._orders = {
-            name: [argument for argument in kernel.args if argument not in constants]
-            for name, kernel in candidate.kernels.items()
-        }
-        self._sequences = {
-            name: LaunchSequence(
-                module,
-                [kernel],
-                self._orders[name],
-                {argument: constants[argument] for argument in kernel.args if argument in constants},
-            )
-            for name, kernel in candidate.kernels.items()
-        }
+        self._sequences: dict[str, tuple[LaunchSequence, list[str]]] = {}
+        for name, kernel in candidate.kernels.items():
+            order = [argument for argument in kernel.args if argument not in constants]
+            fixed = {argument: constants[argument] for argument in kernel.args if argument in constants}
+            self._sequences[name] = LaunchSequence(module, [kernel], order, fixed), order
 
     def __call__(self, kernel: str, **values: int) -> None:
         """Launch a kernel; doesn't wait."""
-        order = self._orders[kernel]
-        self._sequences[kernel]([values[name] for name in order], current_stream(self._index))
+        sequence, order = self._sequences[kernel]
+        sequence([values[name] for name in order], current_stream(self._index))
 
     def copy(self, target: int, source: int, size: int) -> None:
         """Let a copy engine move `size` bytes between two addresses that this process can reach."""

@@ -1,4 +1,4 @@
-"""Lanes of torch: a pair of CUDA streams with events that are kept, or one lane where there is nothing to overlap."""
+"""Lanes: a pair of CUDA streams with events that are kept, or one lane where there is nothing to overlap."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ HIGH = -1
 """Priority of a side stream: its small kernels go first wherever an SM has room."""
 
 
-class InOrder:
-    """One lane: the current stream, or the CPU."""
+class Stream:
+    """Work in order: the current stream, or the CPU, where nothing is to overlap, so nothing has to wait."""
 
     def record(self, event: Any) -> None:
-        """Nothing to do: everything is in order."""
+        """Let `event` happen behind what has been enqueued so far."""
 
     def wait(self, event: Any) -> None:
-        """Nothing to do: everything is in order."""
+        """Let what is enqueued from now on come after `event`."""
 
     def enqueue(self) -> AbstractContextManager[None]:
-        """Launch where the caller does."""
+        """What is launched inside goes here."""
         return nullcontext()
 
-    @property
-    def main(self) -> InOrder:
-        """Itself."""
-        return self
+
+class Lanes:
+    """The caller's stream, and one beside it where slices are reduced: here the same, nothing overlaps."""
+
+    side = Stream()
 
     @property
-    def side(self) -> InOrder:
-        """Itself."""
-        return self
+    def main(self) -> Stream:
+        """The caller's, which is current when a call begins."""
+        return self.side
 
     def events(self, count: int) -> Sequence[Any]:
-        """None are needed."""
+        """So many events; they may be those of an earlier call."""
         return (None,) * count
 
 
-IN_ORDER = InOrder()
+IN_ORDER = Lanes()
 
 
-class CudaStream:
+class CudaStream(Stream):
     """A stream of torch."""
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
@@ -54,23 +55,23 @@ class CudaStream:
         self.stream = stream
 
     def record(self, event: torch.cuda.Event) -> None:
-        """As the protocol says."""
+        """As of every stream."""
         event.record(self.stream)
 
     def wait(self, event: torch.cuda.Event) -> None:
-        """As the protocol says."""
+        """As of every stream."""
         self.stream.wait_event(event)
 
     @contextmanager
     def enqueue(self) -> Iterator[None]:
-        """As the protocol says."""
+        """As of every stream."""
         import torch
 
         with torch.cuda.stream(self.stream):
             yield
 
 
-class CudaLanes:
+class CudaLanes(Lanes):
     """A side stream and events, made before any capture, beside whatever stream is current when a call begins."""
 
     def __init__(self, device: torch.device, events: int) -> None:

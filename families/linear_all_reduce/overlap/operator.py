@@ -13,14 +13,16 @@ import json
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ....runtime.traced import modules
-from ..decisions import Terms
+from ..decisions import FAMILY, Terms
 from .group import LayerGroup
 
 SCHEMA = "linear_all_reduce(Tensor x, Tensor weight, Tensor? weight_scale, Tensor? bias, str group) -> Tensor"
 
-_groups: dict[str, LayerGroup] = {}
+groups: dict[str, LayerGroup] = {}
+"""By name, for good, as graphs may hold it."""
 _numbers = itertools.count()
 
 
@@ -40,57 +42,31 @@ def name_of(namespace: str, terms: Terms) -> str:
     )
 
 
-def register(name: str, group: LayerGroup) -> None:
-    """Make a layer group known to the operator, for good, as graphs may hold its name."""
-    _groups[name] = group
-
-
 def group_of(name: str) -> LayerGroup:
     """The layer group of a name; made anew if this process has none and the name defines it.
 
     Raises:
         ValueError: it can't be: the dispatch module isn't loaded, or the communicator isn't there.
     """
-    found = _groups.get(name)
-    if found is None:
-        _make(name)
-        found = _groups.get(name)
-    if found is None:
+    if name not in groups and name.startswith("["):  # others hold in one process alone
+        namespace, comm, *rest = json.loads(name)
+        for module in list(modules.values()):
+            op = module.dispatch.operator(FAMILY)
+            if module.expected_name == namespace and op is not None:
+                op.group(Terms(module.communicator(comm), *rest))
+    if name not in groups:
         raise ValueError(
             f"no layer group is called {name!r} in this process; import the dispatch module that the graph was "
             "traced with, and install the model before it is compiled, or before a compiled graph is loaded"
         )
-    return found
+    return groups[name]
 
 
-def _make(name: str) -> None:
-    """Make the group that a name of `name_of` defines, where its dispatch module is loaded."""
-    if not name.startswith("["):  # a name of one process alone
-        return
-    namespace, comm, *rest = json.loads(name)
-    for module in list(modules.values()):
-        op: Any = module.dispatch.operator("linear_all_reduce")
-        if module.expected_name == namespace and op is not None:
-            op.group(Terms(module.communicator(comm), *rest))
-
-
-def _call(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    group: str,
-) -> torch.Tensor:
+def _call(x: Tensor, weight: Tensor, weight_scale: Tensor | None, bias: Tensor | None, group: str) -> Tensor:
     return group_of(group)(x, weight, weight_scale, bias)
 
 
-def _fake(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    weight_scale: torch.Tensor | None,  # noqa: ARG001
-    bias: torch.Tensor | None,  # noqa: ARG001
-    group: str,  # noqa: ARG001
-) -> torch.Tensor:
+def _fake(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
@@ -100,18 +76,14 @@ def traced_group(
 ) -> str:
     """The name of a layer group, made if there is none yet, while a call is traced; a trace passes constants alone.
 
-    Args:
-        key: of the dispatch module.
-        comm: the communicator's name.
-        quantisation, nonfinite, exact, policy, force: as `Terms` has them.
+    They are the key of the dispatch module, the communicator's name, and what `Terms` has.
 
     Raises:
         ValueError, TypeError: the communicator is gone, or terms aren't allowed.
     """
-    namespace = modules[key]
-    found = namespace.communicator(comm)
-    op: Any = namespace.dispatch.operator("linear_all_reduce")
-    name: str = op.group(Terms(found, exact, policy, quantisation, nonfinite, force))[0]
+    module = modules[key]
+    terms = Terms(module.communicator(comm), exact, policy, quantisation, nonfinite, force)
+    name: str = module.dispatch.operator(FAMILY).group(terms)[0]
     return name
 
 

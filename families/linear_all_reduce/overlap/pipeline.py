@@ -1,7 +1,7 @@
 """The order of events: slice s is reduced on a side stream while slice s + 1 is multiplied on the caller's.
 
-Everything here is written against protocols, so that a test can record the order for
-any number of rows, slices and delays. What must hold, and why it does:
+Streams and reductions are given, so that a test can record the order for any rows, slices and delays. What must hold,
+and why it does:
 
 - a slice is reduced after its GEMM: the side waits for an event that the main stream records behind that GEMM;
 - a slice that is added on the main stream is fetched before, and its sums are fetched after: each side waits for the
@@ -16,54 +16,10 @@ any number of rows, slices and delays. What must hold, and why it does:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
 
+from .lanes import Lanes
+from .reductions import Reduction
 from .rows import Additions, Slice
-
-
-class Stream(Protocol):
-    """Work in order."""
-
-    def record(self, event: Any) -> None:
-        """Let `event` happen behind what has been enqueued so far."""
-
-    def wait(self, event: Any) -> None:
-        """Let what is enqueued from now on come after `event`."""
-
-    def enqueue(self) -> AbstractContextManager[None]:
-        """What is launched inside goes here."""
-
-
-class Lanes(Protocol):
-    """The caller's stream, and one beside it."""
-
-    @property
-    def main(self) -> Stream:
-        """The caller's, which is current when the pipeline begins."""
-
-    @property
-    def side(self) -> Stream:
-        """Where slices are reduced; the same as `main` where nothing is to overlap."""
-
-    def events(self, count: int) -> Sequence[Any]:
-        """So many events; they may be those of an earlier call."""
-
-
-class Reduction(Protocol):
-    """How partial sums of all ranks become a result; its methods enqueue on the current stream."""
-
-    def begin(self, part: Slice) -> None:
-        """Do what can be done with a slice that has been multiplied: reduce it, or fetch what others have of it."""
-
-    def add(self, part: Slice) -> None:
-        """Add what was fetched, if `begin` didn't reduce."""
-
-    def end(self, part: Slice) -> None:
-        """Fetch the sums that others have added, if there are any."""
-
-    def close(self) -> None:
-        """End the call: its partial sums may be overwritten, here and by peers."""
 
 
 def run(

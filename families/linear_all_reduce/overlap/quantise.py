@@ -31,3 +31,9 @@ def quantise_rows(x: torch.Tensor, nonfinite: NonfinitePolicy = "nan") -> tuple[
         scales = scales.masked_fill(lost, float("nan"))
         codes = codes.view(torch.uint8).masked_fill(lost, NAN_CODE).view(torch.float8_e4m3fn)
     return codes, scales
+
+
+def quantised(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A weight [N, K] as it travels: codes as bytes, and scales [N, 1]."""
+    codes, scales = quantise_rows(weight)
+    return codes.view(torch.uint8), scales

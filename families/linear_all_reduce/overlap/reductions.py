@@ -6,21 +6,37 @@ the result; the scratch outlives the call, and the caller's stream is behind the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from .rows import WORD, Slice, parts_of, words_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
-RankLaunch = Callable[..., None]
-"""Launches a kernel on the current stream, given its arguments by name."""
-Copy = Callable[[int, int, int], None]
-"""Copies so many bytes to one address from another, on the current stream."""
+    from ....runtime.communicator.channel import Channel
+    from .kernels import Kernels
 
 
-class GroupReduction:
+class Reduction:
+    """How partial sums of all ranks become a result; its methods enqueue on the current stream."""
+
+    def begin(self, part: Slice) -> None:
+        """Do what can be done with a slice that has been multiplied: reduce it, or fetch what others have of it."""
+        raise NotImplementedError
+
+    def add(self, part: Slice) -> None:
+        """Add what was fetched, if `begin` didn't reduce."""
+
+    def end(self, part: Slice) -> None:
+        """Fetch the sums that others have added, if there are any."""
+
+    def close(self) -> None:
+        """End the call: its partial sums may be overwritten, here and by peers."""
+
+
+class GroupReduction(Reduction):
     """`torch.distributed.all_reduce` in place, then a copy into the result."""
 
     def __init__(
@@ -40,44 +56,20 @@ class GroupReduction:
         self._all_reduce(partial)
         self._result[part.begin : part.end].copy_(partial)
 
-    def add(self, part: Slice) -> None:
-        """Nothing to do."""
 
-    def end(self, part: Slice) -> None:
-        """Nothing to do."""
-
-    def close(self) -> None:
-        """Nothing to do: peers read nothing here."""
-
-
-class Peers(Protocol):
-    """A channel, as a reduction sees it."""
-
-    @property
-    def rank(self) -> int:
-        """This rank."""
-
-    @property
-    def addresses(self) -> tuple[int, ...]:
-        """Of every rank's channel."""
-
-    @property
-    def memory(self) -> torch.Tensor:
-        """This rank's, uint8."""
-
-
-class ChannelPartials:
+class ChannelPartials(Reduction):
     """Partial sums in a channel, slice by slice, each at a whole word."""
 
-    def __init__(self, peers: Peers, partials_at: int, result: torch.Tensor) -> None:
-        """Take the channel, where its partial sums begin, and the result [M, N], contiguous."""
-        self._peers, self._at, self._result = peers, partials_at, result
+    def __init__(self, channel: Channel, partials_at: int, result: torch.Tensor, kernels: Kernels) -> None:
+        """Take the channel of one rank, where its partial sums begin, the result [M, N], contiguous, and kernels."""
+        self._rank, self._addresses, self._memory = channel.first, channel.addresses, channel.memory[0]
+        self._at, self._result, self._kernels = partials_at, result, kernels
         self._width, self._element = result.shape[1], result.element_size()
 
     def partial(self, part: Slice) -> torch.Tensor:
         """Where the GEMM of a slice writes."""
         rows, begin = part.end - part.begin, self._at + part.at
-        memory = self._peers.memory[begin : begin + rows * self._width * self._element]
+        memory = self._memory[begin : begin + rows * self._width * self._element]
         return memory.view(self._result.dtype).view(rows, self._width)
 
     def _span(self, part: Slice) -> tuple[int, int]:
@@ -86,26 +78,12 @@ class ChannelPartials:
 
 
 class KernelReduction(ChannelPartials):
-    """Our all-reduce in two stages; CTAs of all ranks wait for each other."""
-
-    def __init__(self, peers: Peers, partials_at: int, result: torch.Tensor, launch: RankLaunch) -> None:
-        """Take what `ChannelPartials` does, and what launches the kernel `reduce`."""
-        super().__init__(peers, partials_at, result)
-        self._launch = launch
+    """Our all-reduce in two stages; CTAs of all ranks wait for each other, at last until all have read."""
 
     def begin(self, part: Slice) -> None:
         """Reduce it."""
         begin, numel = self._span(part)
-        self._launch("reduce", at=part.at, result=self._result.data_ptr(), begin_at=begin, numel=numel)
-
-    def add(self, part: Slice) -> None:
-        """Nothing to do."""
-
-    def end(self, part: Slice) -> None:
-        """Nothing to do."""
-
-    def close(self) -> None:
-        """Nothing to do: the kernel's second barrier said that all ranks have read."""
+        self._kernels("reduce", at=part.at, result=self._result.data_ptr(), begin_at=begin, numel=numel)
 
 
 class CopyReduction(ChannelPartials):
@@ -113,29 +91,21 @@ class CopyReduction(ChannelPartials):
 
     def __init__(
         self,
-        peers: Peers,
+        channel: Channel,
         partials_at: int,
         result: torch.Tensor,
+        kernels: Kernels,
         stages: int,
         fetched: torch.Tensor,
-        launch: RankLaunch,
-        copy: Copy,
     ) -> None:
-        """Take what `ChannelPartials` does, and the means.
+        """Take what `ChannelPartials` does, the stages, and scratch (uint8) for what comes from the peers.
 
-        Args:
-            peers: the channel.
-            partials_at: where its partial sums begin, bytes.
-            result: [M, N], contiguous.
-            stages: 1 fetches whole slices, 2 this rank's part and then the others' sums.
-            fetched: scratch for what comes from the peers, uint8; equal parts for the ranks.
-            launch: launches the kernels `meet`, `add` and `close`.
-            copy: enqueues a copy.
+        One stage fetches whole slices, two this rank's part and then the others' sums.
         """
-        super().__init__(peers, partials_at, result)
-        self._stages, self._fetched, self._launch, self._copy = stages, fetched, launch, copy
-        self._ranks = len(peers.addresses)
-        self._others = [rank for rank in range(self._ranks) if rank != peers.rank]
+        super().__init__(channel, partials_at, result, kernels)
+        self._stages, self._fetched = stages, fetched
+        self._ranks = len(channel.addresses)
+        self._others = [rank for rank in range(self._ranks) if rank != channel.first]
         self._stride = fetched.numel() // (2 * self._ranks)
 
     @staticmethod
@@ -150,7 +120,7 @@ class CopyReduction(ChannelPartials):
     def begin(self, part: Slice) -> None:
         """Fetch this rank's part from all peers, when they have it."""
         low, high = self._own(part)
-        self._launch("meet")
+        self._kernels("meet")
         if high > low:
             for rank in self._others:
                 self._fetch(rank, part.at, low, high, self._fetched_at(part) + rank * self._stride)
@@ -160,7 +130,7 @@ class CopyReduction(ChannelPartials):
         low, high = self._own(part)
         begin, _ = self._span(part)
         if high > low:
-            self._launch(
+            self._kernels(
                 "add",
                 at=part.at + low * self._element,
                 fetched=self._fetched_at(part),
@@ -175,27 +145,25 @@ class CopyReduction(ChannelPartials):
         if self._stages == 1:
             return
         begin, numel = self._span(part)
-        self._launch("meet")
+        self._kernels("meet")
         for rank, (low, high) in enumerate(parts_of(numel, self._ranks, self._element)):
-            if rank != self._peers.rank and high > low:
+            if rank != self._rank and high > low:
                 target = self._result.data_ptr() + (begin + low) * self._element
                 self._fetch(rank, part.at, low, high, target)
 
     def close(self) -> None:
         """All ranks have fetched; a result that lacks something is NaN."""
-        self._launch("close", result=self._result.data_ptr(), numel=self._result.numel())
+        self._kernels("close", result=self._result.data_ptr(), numel=self._result.numel())
 
     def _own(self, part: Slice) -> tuple[int, int]:
         """The elements of a slice that this rank adds."""
         _, numel = self._span(part)
-        return (
-            (0, numel) if self._stages == 1 else parts_of(numel, self._ranks, self._element)[self._peers.rank]
-        )
+        return (0, numel) if self._stages == 1 else parts_of(numel, self._ranks, self._element)[self._rank]
 
     def _fetched_at(self, part: Slice) -> int:
         """Where what is fetched of a slice lies."""
         return self._fetched.data_ptr() + part.index % 2 * self._ranks * self._stride
 
     def _fetch(self, rank: int, at: int, low: int, high: int, target: int) -> None:
-        source = self._peers.addresses[rank] + self._at + at + low * self._element
-        self._copy(target, source, (high - low) * self._element)
+        source = self._addresses[rank] + self._at + at + low * self._element
+        self._kernels.copy(target, source, (high - low) * self._element)

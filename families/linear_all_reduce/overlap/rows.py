@@ -56,13 +56,11 @@ class SliceSchedule:
     """Of transport `copies`: where slices are added."""
     partials_at: int = 0
     """Where the partial sums begin in a channel, bytes."""
-    channel_rows: int = 0
-    """Rows of partial sums that a channel holds."""
 
     @classmethod
     def of(cls, route: str, options: Mapping[str, Any]) -> SliceSchedule:
         """The schedule of a candidate: its route and options as the dispatch table has them."""
-        names = ("align", "min_m", "free_sms", "stages", "partials_at", "channel_rows")
+        names = ("align", "min_m", "free_sms", "stages", "partials_at")
         stated = {name: int(options[name]) for name in names if name in options}
         additions: Additions = "main" if options.get("additions") == "main" else "side"
         return cls(route, tuple(options.get("slices", (1,))), additions=additions, **stated)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ....runtime.errors import NotWarm
+from .lanes import Lanes
 
 if TYPE_CHECKING:
     import torch
@@ -29,8 +30,8 @@ class Scratch:
 
     allocate: Callable[[int], torch.Tensor]
     """Gives so many bytes; on the caller's stream."""
-    lanes: Any
-    """Streams and events, see `pipeline.Lanes`."""
+    lanes: Lanes
+    """Streams and events."""
     _buffer: torch.Tensor | None = None
     _captured: bool = False
     _kept: list[torch.Tensor] = field(default_factory=list)

@@ -170,7 +170,8 @@ def test_all_epochs_advance_alike(group):
         (("to_float(elements_of(words[rank]).value[i])", "to_float(elements_of(words[WORLD_SIZE - rank]).value[i])"),
          "float32"),  # another order
         (("sum = sum + to_float(elements_of(words[rank]).value[i]);",
-          "sum = to_float(to_storage(sum + to_float(elements_of(words[rank]).value[i])));"), "bfloat16"),  # rounds between
+          "sum = to_float(to_storage(sum + to_float(elements_of(words[rank]).value[i])));"),
+         "bfloat16"),  # rounds between
         (("to_storage(to_float(elements_of(a).value[i]) + to_float(elements_of(b).value[i]))",
           "to_storage(to_float(elements_of(a).value[i]))"), "bfloat16"),
     ],

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from harness.workspaces import generated_workloads
 from kernwright.emulator import DeviceBuffer
 from kernwright.families.all_reduce.oracle import all_reduce
 from kernwright.families.linear_all_reduce.emulated import EmulatedRanks
-from kernwright.families.linear_all_reduce.lowering import LinearLayout
+from kernwright.families.linear_all_reduce.lowering import channel_layout
 from kernwright.generator.sources import GeneratedWorkload
 from kernwright.table import Kernel
 
@@ -42,11 +43,11 @@ class Ranks(RankGroup):
 
     def __post_init__(self) -> None:
         self.entry = miniature()[self.dtype, self.ranks, 16]
-        self.layout = LinearLayout.of(self.entry.workload)
+        self.layout = SimpleNamespace(**channel_layout(self.entry.workload))
         self.rng = np.random.default_rng(self.seed)
         size = self.layout.size
         memory = [np.zeros(size, np.uint8) for _ in range(self.ranks)]
-        self.emulated = EmulatedRanks(self.dtype, memory, self.layout.partials, self.ranks * size)
+        self.emulated = EmulatedRanks(self.dtype, memory, self.layout.partials)
         self.launches, self.channels = self.emulated.launches, self.emulated.channels
 
     def values(self, numel: int) -> Any:

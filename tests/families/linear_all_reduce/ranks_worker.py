@@ -178,7 +178,7 @@ def memory(layer: Layer, count: int) -> dict[str, Any]:
         torch.cuda.synchronize()
         grown[name] = held[-1] - held[2]
     group = group_of(linear_all_reduce.group(Terms(layer.comm, force="copies_4"))[0])
-    return {"bytes": grown, "scratch": group.scratch_bytes, "wrong": sum(map(bool, grown.values()))}
+    return {"bytes": grown, "scratch": group.pool.bytes, "wrong": sum(map(bool, grown.values()))}
 
 
 def compiled_block(layer: Layer) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from kernwright.families.linear_all_reduce.overlap.gemm import (
-    DequantisedGemm,
-    ScaledGemm,
-    TorchGemm,
+    dequantised_gemm,
     leaving_free,
+    scaled_gemm,
+    torch_gemm,
 )
 from kernwright.families.linear_all_reduce.overlap.quantise import quantise_rows
 
@@ -21,7 +21,7 @@ def drawn(*shape, seed=0):
 def test_rows_of_a_product(bias):
     x, weight = drawn(9, 4), drawn(6, 4, seed=1)
     out = torch.full((3, 6), 7.0)
-    TorchGemm(x, weight, bias)(2, 5, out)
+    torch_gemm(x, weight, bias)(2, 5, out)
     assert torch.allclose(out, torch.nn.functional.linear(x, weight, bias)[2:5])
 
 
@@ -31,7 +31,7 @@ def test_fp8_scales_are_applied_by_row(scales):
     weight = quantise_rows(drawn(32, 48, seed=1))[0]
     weight_scale = drawn(scales, seed=2).abs()
     out = torch.empty(3, 32, dtype=torch.bfloat16)
-    DequantisedGemm(codes, row_scales, weight, weight_scale, None)(1, 4, out)
+    dequantised_gemm(codes, row_scales, weight, weight_scale, None)(1, 4, out)
     truth = (codes.double() * row_scales) @ (weight.double() * weight_scale.reshape(-1, 1)).t()
     assert torch.allclose(out.double(), truth[1:4], rtol=2**-8)
 
@@ -43,7 +43,7 @@ def test_what_the_library_is_given(monkeypatch):
     codes, scales = quantise_rows(drawn(5, 48))
     weight = quantise_rows(drawn(32, 48, seed=1))[0]
     out = torch.empty(3, 32, dtype=torch.bfloat16)
-    ScaledGemm(codes, scales, weight, torch.tensor([2.0]), None)(1, 4, out)
+    scaled_gemm(codes, scales, weight, torch.tensor([2.0]), None)(1, 4, out)
     assert torch.equal(seen["args"][0].view(torch.uint8), codes[1:4].view(torch.uint8))
     assert seen["args"][1].shape == (48, 32)
     assert torch.equal(seen["scale_a"], scales[1:4])

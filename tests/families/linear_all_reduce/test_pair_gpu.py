@@ -134,7 +134,7 @@ def _warm(streams, weights, name):
     """
     import torch
     from cupy_backends.cuda.api import driver
-    from kernwright.families.linear_all_reduce.overlap.gemm import TorchGemm, leaving_free
+    from kernwright.families.linear_all_reduce.overlap.gemm import leaving_free, torch_gemm
     from kernwright.families.linear_all_reduce.overlap.rows import SliceSchedule
 
     device = current(torch.device("cuda"))
@@ -159,7 +159,7 @@ def _warm(streams, weights, name):
                 for schedule in schedules:
                     for part in schedule.slices(m, 2 * WIDTH):
                         with leaving_free(schedule.free_sms):
-                            TorchGemm(x, weights[0], None)(part.begin, part.end, out[part.begin : part.end])
+                            torch_gemm(x, weights[0], None)(part.begin, part.end, out[part.begin : part.end])
     torch.cuda.synchronize()
 
 
@@ -214,7 +214,7 @@ def test_a_rank_that_stays_away(pair, weights, name):
     ranks, streams = pair
     x = activations(2048, 5)
     ranks[0].timeout_ns = 200_000_000
-    linear_all_reduce._kernels.clear()
+    linear_all_reduce._decisions.clear()
     with torch.no_grad():
         _warm(streams, weights, name)
         with torch.cuda.stream(streams[0]):
@@ -232,6 +232,6 @@ def test_a_rank_that_stays_away(pair, weights, name):
     for rank in ranks:
         rank.channel(SPEC).clear()
     ranks[0].timeout_ns = OneOfTwo.timeout_ns
-    linear_all_reduce._kernels.clear()
+    linear_all_reduce._decisions.clear()
     torch.cuda.synchronize()
     test_calls_that_follow_each_other(pair, weights, name)

@@ -136,7 +136,7 @@ def test_a_decision_holds_the_schedule_of_the_table(comm, monkeypatch):
     layout = made[1].workload.channel
     assert schedules[1] == SliceSchedule(
         "sliced_copy_engine", (4, 4, 3, 1), align=128, min_m=2048, stages=2,
-        partials_at=layout["partials"], channel_rows=16384,
+        partials_at=layout["partials"],
     )  # fmt: skip
     assert bound.stats().dispatches == {
         (made[0].workload.label, "nccl_4"): 1,

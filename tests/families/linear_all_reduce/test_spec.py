@@ -10,13 +10,13 @@ import pytest
 from kernwright.compiler.compile import compile_source
 from kernwright.compiler.resources import over_budget
 from kernwright.families.linear_all_reduce.spec import (
-    LinearAllReduceWorkload,
     Serial,
     SerialSm,
     SlicedCopyEngine,
     SlicedNccl,
     SlicedSm,
 )
+from kernwright.families.linear_all_reduce.workload import LinearAllReduceWorkload
 from kernwright.generator import plan_generation
 from kernwright.specs import CandidateSpec, SpecError, find_workspace, load_spec, schema_files
 

@@ -12,7 +12,7 @@ import torch.distributed as distributed
 from kernwright.families.linear_all_reduce.op import Terms
 from kernwright.families.linear_all_reduce.oracle import from_e4m3
 from kernwright.families.linear_all_reduce.oracle import quantise_rows as oracle_rows
-from kernwright.families.linear_all_reduce.overlap.operator import _groups, group_of
+from kernwright.families.linear_all_reduce.overlap.operator import group_of, groups
 from kernwright.families.linear_all_reduce.overlap.quantise import quantise_rows
 from kernwright.families.linear_all_reduce.overlap.rows import SliceSchedule
 from kernwright.generated.dispatch import DISPATCH, linear_all_reduce
@@ -134,12 +134,12 @@ def main(rank: int) -> dict[str, object]:
         dict(DISPATCH.stats().fallbacks),
     ]
     group = group_of(op.group(Terms(comm, force=SLICED["four"]))[0])
-    before = group.scratch_bytes
+    before = group.pool.bytes
     for m in (64, 3, 64, 17):
         call([small((m, 40), r, torch.float32) for r in range(RANKS)], weight, "four")
     with torch.inference_mode(False), torch.no_grad():  # on scratch that was made in inference mode
         call([small((64, 40), r, torch.float32) for r in range(RANKS)], [w.clone() for w in weight], "four")
-    found["scratch"] = [before, group.scratch_bytes]
+    found["scratch"] = [before, group.pool.bytes]
     found |= blocks(op, comm, rank)
     return found
 
@@ -204,7 +204,7 @@ def blocks(op, comm, rank):
     )  # of a layer group that nobody has asked for before
     wanted = [2 * op(x, weight, comm=comm, bias=x.new_ones(24)) for x in inputs]
     name, group = op.group(Terms(comm))
-    _groups.clear()  # as in a process that has loaded a graph and traced nothing
+    groups.clear()  # as in a process that has loaded a graph and traced nothing
     op._groups.clear()
     named = torch.ops.kernwright.linear_all_reduce
     again = [2 * named(x, weight, None, x.new_ones(24), name) for x in inputs]
