@@ -119,7 +119,7 @@ class _EmulatedRank:
         at, slices = 0, list[Slice]()
         for begin, end in pairwise((0, *accumulate(numels))):
             slices.append(Slice(len(slices), begin, end, at))
-            source = DeviceBuffer("partial", partial[begin:end], "in", self.first, (), self.group.dtype)
+            source = DeviceBuffer("partial", partial[begin:end], "in", self.first, self.group.dtype)
             size, channel = source.array.nbytes, self.group.channels[self.first]
             self.move(source, 0, channel, self.group.partials_at + at, size)  # the GEMM of a slice
             at += words_of(size) * WORD
@@ -246,7 +246,7 @@ def _quantise(
     stored: tuple[NDArray[Any], NDArray[Any]],
 ) -> tuple[EmulatedLaunch, tuple[DeviceBuffer, DeviceBuffer]]:
     """The quantisation of a rank's rows, and the buffers of codes and scales that it must store."""
-    x = DeviceBuffer("x", np.ascontiguousarray(rows), "in", rank, (), dtype)
+    x = DeviceBuffer("x", np.ascontiguousarray(rows), "in", rank, dtype)
     codes = DeviceBuffer.output("codes", stored[0].shape, "uint8", rank)
     scales = DeviceBuffer.output("scales", stored[1].shape, "float32", rank)
     grid = (min(kernel.grid[0], len(rows)), 1, 1)  # CTAs beyond the rows do nothing

@@ -39,7 +39,7 @@ TIMED_AT = (256, 512, 1024, 2048, 4096, 8192, 16384)
 """Rows that prefill chunks have; a cell without one of them is timed at its low end."""
 
 
-class LinearAllReduce:
+class LinearAllReduceEvidence:
     """See `FamilyEvidence`, `ChannelEvidence`, `IntervalEvidence`, `ToleranceEvidence` and `ExecutableEvidence`."""
 
     def cases(self, workload: Workload) -> Iterator[Case]:
@@ -184,7 +184,7 @@ class LinearAllReduce:
         return emulated_case(self, root, workload, candidate, arch, case, values)
 
 
-EVIDENCE = LinearAllReduce()
+EVIDENCE = LinearAllReduceEvidence()
 
 
 def _dequantised(workload: Workload, bits: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -51,7 +51,7 @@ def group_of(name: str) -> LayerGroup:
     if name not in groups and name.startswith("["):  # others hold in one process alone
         namespace, comm, *rest = json.loads(name)
         for module in list(modules.values()):
-            op = module.dispatch.operator(FAMILY)
+            op: Any = module.dispatch.operator(FAMILY)
             if module.expected_name == namespace and op is not None:
                 op.group(Terms(module.communicator(comm), *rest))
     if name not in groups:
@@ -83,7 +83,8 @@ def traced_group(
     """
     module = modules[key]
     terms = Terms(module.communicator(comm), exact, policy, quantisation, nonfinite, force)
-    name: str = module.dispatch.operator(FAMILY).group(terms)[0]
+    op: Any = module.dispatch.operator(FAMILY)
+    name: str = op.group(terms)[0]
     return name
 
 

@@ -25,7 +25,7 @@ from kernwright.evidence.tensors import bits_of
 from kernwright.evidence.timing import Pace
 from kernwright.evidence.verify import Verification
 from kernwright.families.linear_all_reduce.chain import LinearChain
-from kernwright.families.linear_all_reduce.evidence import LinearAllReduce
+from kernwright.families.linear_all_reduce.evidence import LinearAllReduceEvidence
 from kernwright.runtime.device import fake
 from kernwright.specs import find_workspace
 
@@ -40,7 +40,7 @@ class ChainOfCpu(LinearChain):
         return lambda: None
 
 
-class Evidence(LinearAllReduce):
+class Evidence(LinearAllReduceEvidence):
     """Timed at two numbers of rows, and told which candidate ran last."""
 
     called = "other"
