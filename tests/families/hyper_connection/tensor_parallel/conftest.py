@@ -52,7 +52,7 @@ def shape_of(entry: GeneratedWorkload, tokens: int = 1) -> OracleShape:
     work: Any = entry.workload
     trees = {name: (tree.segments, tree.lanes, tree.chunk) for name, tree in work.trees().items()}
     sizes = (work.branches, work.hidden, work.low_rank, tokens)
-    return OracleShape(work.dtype, *sizes, trees, work.norm_weight, work.eps)
+    return OracleShape(work.dtype, *sizes, work.norm_weight, work.eps, trees=trees)
 
 
 _ANSWERS: dict[tuple[Any, ...], tuple[dict[str, Any], dict[str, Any]]] = {}
