@@ -30,8 +30,10 @@ def operators_of(op: Op) -> tuple[TorchOperator, ...]:
 
     A kind takes and gives only what it has. `comm` is the name that `dispatch.publish(comm)` gave.
     """
-    options = options_schema(op.options)
     kinds = [kind for kind, declared in op.kinds.items() if declared.operator is not None]
+    if not kinds:
+        return ()
+    options = options_schema(op.options)
     return tuple(made for kind in kinds for made in (_fresh(op, kind, options), _out(op, kind, options)))
 
 
