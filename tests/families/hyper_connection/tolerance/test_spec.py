@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kernwright.families.hyper_connection.lowering import lower
 from kernwright.families.hyper_connection.spec import SPEC
-from kernwright.specs import digest
+from kernwright.generator.identity import code_digest
 from pydantic import ValidationError
 
 WORKLOAD = {
@@ -103,7 +103,12 @@ def test_bounds_are_part_of_the_identity() -> None:
     """A record is of the bounds that the text states; a budget isn't."""
     made = spec()
     (work,) = made.workloads()
-    known = digest("hyper_connection", work, made.candidates[1], "sm_90")
-    assert known == digest("hyper_connection", work, spec(budget={"registers": 200}).candidates[1], "sm_90")
-    tighter = spec(tolerance={"relative_l2": 1e-3}).candidates[1]
-    assert known != digest("hyper_connection", work, tighter, "sm_90")
+
+    def digest(candidate: Any) -> str:
+        lowering = lower(work, candidate)
+        symbols = {kernel: kernel for kernel in lowering.kernels}
+        return code_digest(work, candidate, lowering, symbols, "0" * 64, "sm_90")
+
+    known = digest(made.candidates[1])
+    assert known == digest(spec(budget={"registers": 200}).candidates[1])
+    assert known != digest(spec(tolerance={"relative_l2": 1e-3}).candidates[1])
