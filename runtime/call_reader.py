@@ -29,13 +29,7 @@ class CallReader(Declaration):
     """What a family's declaration makes of a call's tensors, or of a workload's fields."""
 
     def request(self, fields: Mapping[str, FieldValue], kind: str, problems: tuple[str, ...] = ()) -> Request:
-        """What selection looks at.
-
-        Args:
-            fields: of one call, those that its kind determines.
-            kind: the kind.
-            problems: tensors that no kernel can take as they lie in memory.
-        """
+        """What selection looks at; `problems` are tensors that no kernel can take as they lie in memory."""
         contract, note = self.promise(fields, kind)
         return Request(
             family=self.family,
@@ -72,12 +66,7 @@ class CallReader(Declaration):
     ) -> tuple[dict[str, torch.Tensor], dict[str, FieldValue]]:
         """A call's inputs by name, and its workload fields.
 
-        Args:
-            arguments: the op's tensors in order; None where the kind has none.
-            kind: one of `kinds`.
-            options: of the call.
-            real: whether the tensors must have memory; those of a compiler that only traces haven't, and there sizes
-                may be symbols.
+        Tensors of a compiler that only traces aren't `real`: they have no memory, and their sizes may be symbols.
 
         Raises:
             ValueError, TypeError: the call isn't valid; the sentence says what was found and what is allowed.

@@ -376,11 +376,7 @@ class Dispatch:
 
 
 def chosen_policy(name: str | None) -> Policy:
-    """The policy of a call: its argument, else the one in force.
-
-    Raises:
-        ValueError: there is no such policy.
-    """
+    """The policy of a call: its argument, else the one in force; ValueError where there is no such policy."""
     return policies.current() if name is None else policies.checked(name)
 
 

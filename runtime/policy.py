@@ -30,11 +30,7 @@ override = _override.get
 
 
 def checked(name: str, origin: str = "policy") -> Policy:
-    """`name` as a policy.
-
-    Raises:
-        ValueError: there is no such policy.
-    """
+    """`name` as a policy; ValueError where there is no such policy."""
     allowed = get_args(Policy)
     if name in allowed:
         return cast(Policy, name)
