@@ -51,11 +51,7 @@ def dtype_name(tensor: torch.Tensor) -> str:
 def check_dtypes_and_devices(
     given: Mapping[str, torch.Tensor], allowed: Sequence[str], others: Mapping[str, str]
 ) -> None:
-    """Check that the first tensor has an allowed dtype, and the others that dtype, or their own, and its device.
-
-    Raises:
-        ValueError, TypeError: a tensor differs.
-    """
+    """Check that tensors have one allowed dtype, or their own, and one device; else ValueError or TypeError."""
     first, leading = next(iter(given.items()))
     if first not in others and dtype_name(leading) not in allowed:
         raise TypeError(f"{first} is {dtype_name(leading)}; allowed are {', '.join(allowed)}")

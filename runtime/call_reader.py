@@ -105,11 +105,7 @@ class CallReader(Declaration):
                 )
 
     def one_call(self, fields: Mapping[str, FieldValue], kind: str) -> dict[str, FieldValue]:
-        """A workload's fields as those of a call of one kind.
-
-        Raises:
-            ValueError: an unknown kind or dtype, or an interval where a number is needed.
-        """
+        """A workload's fields as a call's of one kind; ValueError for an unknown kind or dtype, or an interval."""
         without = checked_kind(kind, self.kinds).without
         if fields["dtype"] not in self.dtypes:
             raise ValueError(f"dtype is {fields['dtype']!r}; allowed are {', '.join(self.dtypes)}")
@@ -126,11 +122,7 @@ class CallReader(Declaration):
         return self.request(fields, kind, problems), next(iter(given.values())).device
 
     def request_for(self, fields: Mapping[str, FieldValue], kind: str) -> Request:
-        """The request of a well laid out call of a workload's shape, every field of which is one value.
-
-        Raises:
-            ValueError: an unknown kind or dtype, or an interval where a number is needed.
-        """
+        """The request of a well laid out call of a workload's shape; ValueError as `one_call`."""
         return self.request(self.one_call(fields, kind), kind)
 
     def called_results(self) -> dict[str, str]:

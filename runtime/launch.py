@@ -244,7 +244,11 @@ def _lacks_context(error: Exception) -> bool:
 
 
 def _bound_context(error: Exception) -> bool:
-    """Give a thread without a CUDA call yet the context of its device; asking before every launch would cost more."""
+    """Give a thread that has made no CUDA call yet the context of its device, if that is what was missing.
+
+    The driver's calls, unlike the runtime's, don't do so themselves, and asking before every launch would cost
+    more than the launch.
+    """
     if not _lacks_context(error):
         return False
     from cupy_backends.cuda.api import runtime

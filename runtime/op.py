@@ -152,12 +152,7 @@ class Op(CallReader):
         return resolved
 
     def traced(self, arguments: tuple[Maybe, ...], kind: str, values: tuple[Any, ...], out: Any) -> Any:
-        """The call as a call of its operator of torch, for whoever traces; as `call`.
-
-        Raises:
-            ValueError, TypeError: a tensor is there that the kind doesn't have, or is missing; or the communicator
-                has no name yet.
-        """
+        """The call as a call of its operator of torch; ValueError also where the communicator has no name yet."""
         import torch
 
         from .op_operators import operator_name
@@ -211,11 +206,7 @@ class Op(CallReader):
         return runner(self.reference(self.one_call(fields, kind), kind))
 
     def results_like(self, arguments: Sequence[Maybe], kind: str, options: Any) -> list[torch.Tensor]:
-        """What a kind gives, without values, for tensors that may have no memory: what torch's fake tensors need.
-
-        Raises:
-            ValueError, TypeError, RuntimeError: as a call.
-        """
+        """What a kind gives, without values, for tensors that may have no memory; errors as a call."""
         import torch
 
         refuse_grad(zip(self.arguments, arguments, strict=True), self.family)

@@ -66,7 +66,10 @@ def imagined(table: Table, channel: str, world_size: int) -> Imagined:
 
 
 def objection(needed: tuple[str, ...], channel: str, comm: Communicator | None) -> str | None:
-    """Why a candidate that needs the capabilities `needed` on `channel` can't run on `comm`, or None."""
+    """Why a candidate that needs the capabilities `needed` on `channel` can't run on `comm`, or None.
+
+    A candidate that needs nothing exchanges nothing, so it asks for no owner.
+    """
     if not needed:
         return None
     if comm is None:
