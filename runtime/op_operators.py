@@ -30,12 +30,11 @@ def operators_of(op: Op) -> tuple[TorchOperator, ...]:
 
     A kind takes and gives only what it has. `comm` is the name that `dispatch.publish(comm)` gave.
     """
-    options = options_schema(op.options)
     kinds = [kind for kind, declared in op.kinds.items() if declared.operator is not None]
-    return tuple(made for kind in kinds for made in _pair(op, kind, options))
+    return tuple(made for kind in kinds for made in _pair(op, kind))
 
 
-def _pair(op: Op, kind: str, options_text: str) -> tuple[TorchOperator, TorchOperator]:
+def _pair(op: Op, kind: str) -> tuple[TorchOperator, TorchOperator]:
     declared, single = op.kinds[kind], len(op.results) == 1
     names = declared.outputs
     written_names = ("out",) if single else names
@@ -70,14 +69,17 @@ def _pair(op: Op, kind: str, options_text: str) -> tuple[TorchOperator, TorchOpe
         return op.results_like(arguments, kind, op.told(options))
 
     name = operator_name(op.family, kind, declared)
-    taken = ", ".join(f"Tensor {name}" for name in declared.called or declared.inputs)
+    tensors = ", ".join(f"Tensor {name}" for name in declared.called or declared.inputs)
+    taken = (
+        f"{tensors}, {options_schema(op.options)}"  # only here: an op without operators may have any options
+    )
     given = "Tensor" if len(names) == 1 else f"({', '.join(f'Tensor {name}' for name in names)})"
     written = ", ".join(
         f"Tensor({chr(ord('a') + place)}!) {name}" for place, name in enumerate(written_names)
     )
     return (
-        TorchOperator(name, f"({taken}, {options_text}) -> {given}", run, fake),
-        TorchOperator(f"{name}.out", f"({taken}, {options_text}, {written}) -> ()", run_out, fake_out),
+        TorchOperator(name, f"({taken}) -> {given}", run, fake),
+        TorchOperator(f"{name}.out", f"({taken}, {written}) -> ()", run_out, fake_out),
     )
 
 
