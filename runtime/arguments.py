@@ -16,22 +16,14 @@ if TYPE_CHECKING:
 
 
 def checked_kind(kind: str, kinds: Mapping[str, Kind]) -> Kind:
-    """The declaration of `kind`.
-
-    Raises:
-        ValueError: the op has no such kind.
-    """
+    """The declaration of `kind`; ValueError where the op has no such kind."""
     if isinstance(kind, str) and kind in kinds:
         return kinds[kind]
     raise ValueError(not_allowed("kind", kind, kinds))
 
 
 def check_presence(name: str, value: object, wanted: bool, kind: str, called: str) -> None:
-    """Check that a tensor is there exactly where the kind has one.
-
-    Raises:
-        ValueError, TypeError: it isn't.
-    """
+    """Check that a tensor is there exactly where the kind has one; else ValueError or TypeError."""
     import torch
 
     if value is None and wanted:
@@ -43,11 +35,7 @@ def check_presence(name: str, value: object, wanted: bool, kind: str, called: st
 
 
 def check_plain(value: torch.Tensor | None, called: str) -> None:
-    """Check that a tensor has memory of its own that kernels can read.
-
-    Raises:
-        TypeError: it hasn't.
-    """
+    """Check that a tensor has memory of its own that kernels can read; else TypeError."""
     if value is not None and not is_plain(value):
         raise TypeError(
             f"{called} is {described(value)} of layout {value.layout}; only a strided torch.Tensor or Parameter "
@@ -63,11 +51,7 @@ def dtype_name(tensor: torch.Tensor) -> str:
 def check_dtypes_and_devices(
     given: Mapping[str, torch.Tensor], allowed: Sequence[str], others: Mapping[str, str]
 ) -> None:
-    """Check that the first tensor has an allowed dtype, and the others that dtype, or their own, and its device.
-
-    Raises:
-        ValueError, TypeError: a tensor differs.
-    """
+    """Check that tensors have one allowed dtype, or their own, and one device; else ValueError or TypeError."""
     first, leading = next(iter(given.items()))
     if first not in others and dtype_name(leading) not in allowed:
         raise TypeError(f"{first} is {dtype_name(leading)}; allowed are {', '.join(allowed)}")
@@ -102,11 +86,7 @@ def layout_problems(tensors: Mapping[str, torch.Tensor], alignment: int) -> tupl
 def check_out(
     tensor: torch.Tensor, shape: Sequence[int], dtype: torch.dtype, like: torch.Tensor, called: str
 ) -> None:
-    """Check that a result can be written into a tensor.
-
-    Raises:
-        ValueError: it has another shape or dtype, or is on another device than `like`.
-    """
+    """Check that a result can be written into a tensor: ValueError where shape, dtype or device differ."""
     if tuple(tensor.shape) != tuple(shape) or tensor.dtype != dtype or tensor.device != like.device:
         raise ValueError(
             f"{called} is {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}; it must be "
@@ -118,13 +98,6 @@ def checked_out(
     signature: Signature, given: Mapping[str, torch.Tensor], kind: str, out: Any, called: Mapping[str, str]
 ) -> dict[str, torch.Tensor]:
     """The caller's output tensors by name.
-
-    Args:
-        signature: of the kind.
-        given: the kind's inputs.
-        kind: for sentences.
-        out: what the caller gave, a sequence that should have one item for each of the op's results.
-        called: how sentences call each of the op's results.
 
     Raises:
         ValueError, TypeError: they aren't what the kind gives, or share memory with an input or each other.
@@ -149,11 +122,7 @@ def checked_out(
 def check_overlap(
     outputs: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], called: Mapping[str, str]
 ) -> None:
-    """Check that no output shares memory with another tensor of the call.
-
-    Raises:
-        ValueError: one does.
-    """
+    """Check that no output shares memory with another tensor of the call; else ValueError."""
     spans = [(name, *_span(tensor)) for name, tensor in {**given, **outputs}.items()]
     for output, tensor in outputs.items():
         first, last = _span(tensor)
@@ -171,11 +140,7 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def refuse_grad(named: Iterable[tuple[str, torch.Tensor | None]], family: str) -> None:
-    """Check that no tensor of a call requires a gradient, if gradients are enabled.
-
-    Raises:
-        RuntimeError: one does.
-    """
+    """Raise RuntimeError where gradients are enabled and a tensor of a call requires one."""
     import torch
 
     if not torch.is_grad_enabled():

@@ -17,12 +17,7 @@ class AsyncRecord:
     """
 
     def __init__(self, words: torch.Tensor) -> None:
-        """Allocate what looking needs: pinned memory, a stream, an event.
-
-        Args:
-            words: int32, of any shape; on a CPU, whose kernels have ended when their launch returns, it is read
-                as it is.
-        """
+        """Allocate what looking needs; `words` are int32 of any shape, those on a CPU are read as they are."""
         import torch
 
         self._words, self._asked = words, False

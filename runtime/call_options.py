@@ -43,11 +43,7 @@ def option_defaults(options: type[CallOptions]) -> dict[str, object]:
 
 
 def options_schema(options: type[CallOptions]) -> str:
-    """The options as torch's schemas write them: `*, float eps=1e-06, bool exact=False, ...`.
-
-    Raises:
-        TypeError: an option has a type that operators of torch don't take.
-    """
+    """The options as torch's schemas write them (`*, float eps=1e-06, ...`); TypeError where torch lacks a type."""
     ordered = sorted(
         _ordered(options), key=lambda option: option.default is not MISSING
     )  # required ones first

@@ -29,13 +29,7 @@ class CallReader(Declaration):
     """What a family's declaration makes of a call's tensors, or of a workload's fields."""
 
     def request(self, fields: Mapping[str, FieldValue], kind: str, problems: tuple[str, ...] = ()) -> Request:
-        """What selection looks at.
-
-        Args:
-            fields: of one call, those that its kind determines.
-            kind: the kind.
-            problems: tensors that no kernel can take as they lie in memory.
-        """
+        """What selection looks at; `problems` are tensors that no kernel can take as they lie in memory."""
         contract, note = self.promise(fields, kind)
         return Request(
             family=self.family,
@@ -72,12 +66,7 @@ class CallReader(Declaration):
     ) -> tuple[dict[str, torch.Tensor], dict[str, FieldValue]]:
         """A call's inputs by name, and its workload fields.
 
-        Args:
-            arguments: the op's tensors in order; None where the kind has none.
-            kind: one of `kinds`.
-            options: of the call.
-            real: whether the tensors must have memory; those of a compiler that only traces haven't, and there sizes
-                may be symbols.
+        Tensors of a compiler that only traces aren't `real`: they have no memory, and their sizes may be symbols.
 
         Raises:
             ValueError, TypeError: the call isn't valid; the sentence says what was found and what is allowed.
@@ -116,11 +105,7 @@ class CallReader(Declaration):
                 )
 
     def one_call(self, fields: Mapping[str, FieldValue], kind: str) -> dict[str, FieldValue]:
-        """A workload's fields as those of a call of one kind.
-
-        Raises:
-            ValueError: an unknown kind or dtype, or an interval where a number is needed.
-        """
+        """A workload's fields as a call's of one kind; ValueError for an unknown kind or dtype, or an interval."""
         without = checked_kind(kind, self.kinds).without
         if fields["dtype"] not in self.dtypes:
             raise ValueError(f"dtype is {fields['dtype']!r}; allowed are {', '.join(self.dtypes)}")
@@ -137,11 +122,7 @@ class CallReader(Declaration):
         return self.request(fields, kind, problems), next(iter(given.values())).device
 
     def request_for(self, fields: Mapping[str, FieldValue], kind: str) -> Request:
-        """The request of a well laid out call of a workload's shape, every field of which is one value.
-
-        Raises:
-            ValueError: an unknown kind or dtype, or an interval where a number is needed.
-        """
+        """The request of a well laid out call of a workload's shape; ValueError as `one_call`."""
         return self.request(self.one_call(fields, kind), kind)
 
     def called_results(self) -> dict[str, str]:

@@ -100,11 +100,7 @@ class Declaration:
         return {}
 
     def check_options(self, options: Any) -> None:
-        """Check a call's options; here those that every op has.
-
-        Raises:
-            ValueError, TypeError: one isn't allowed; the communicator is none, or has several ranks here.
-        """
+        """Check a call's options, here those that every op has; ValueError or TypeError where one isn't allowed."""
         comm = options.comm
         if comm is not None and not (isinstance(comm, Communicator) and isinstance(comm, Hashable)):
             raise TypeError(

@@ -56,11 +56,7 @@ CPU = Device(arch=None, name="cpu")
 
 
 def fake(arch: str | None, sm_count: int | None = None, name: str | None = None) -> Device:
-    """A device that isn't here, for `explain` and for tests.
-
-    Raises:
-        ValueError: `arch` isn't written like `sm_90`.
-    """
+    """A device that isn't here, for `explain` and for tests; ValueError where `arch` isn't written like `sm_90`."""
     if arch is None:
         return CPU
     match = _ARCH.fullmatch(arch)

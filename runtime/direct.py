@@ -50,18 +50,11 @@ def direct(
 
     Args:
         sequence: the launches; its values are inputs, outputs, parts of scratch and parts of state.
-        index: ordinal of the device.
         current: gives the ordinal of the current device; None where it is always `index`.
-        stream_of: gives the current stream of a device.
         given: how many tensors are inputs or outputs.
         alignment: bytes, a power of two up to 256, that their addresses are multiples of.
         misaligned: raises the error for addresses that aren't.
-        made: the outputs.
-        scratch: one block for all of it.
         scratch_offsets: where its parts begin, bytes.
-        check: called first.
-        follow: called with the stream, before the launches.
-        state_of: gives the address of a stream's state.
         state_offsets: where its parts begin, bytes.
     """
     frames = sequence.frames

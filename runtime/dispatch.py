@@ -156,12 +156,7 @@ class Dispatch:
                 self.set_aside(selection, str(error))
 
     def load_plan(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
-        """Load a choice for a request, however it was made.
-
-        Raises:
-            LoadError: it doesn't load, or its CTAs don't fit on the device at once.
-            NotWarm: inside a graph capture.
-        """
+        """Load a choice for a request, however it was made; LoadError and NotWarm as in `plan_named`."""
         candidate, root = chosen.candidate, self.table.root
         if not candidate.capabilities:  # it exchanges nothing
             module = load(root, chosen.build, chosen.arch, device)
@@ -293,11 +288,7 @@ class Dispatch:
         return self.load_plan(Choice(work, found, arch, build), request, device, comm)
 
     def request(self, workload: Workload, kind: str, at: int | None = None) -> Request:
-        """The request of a call of a workload's shape, whose interval has the value `at`, by default its low end.
-
-        Raises:
-            ValueError: an unknown kind, or a value that no call can have.
-        """
+        """The request of a workload's shape at `at`, by default its low end; ValueError for a wrong kind or value."""
         return self._operator(workload.family).request_for(_fields_at(workload, at), kind)
 
     def signature(self, workload: Workload, kind: str, at: int | None = None) -> Signature:
@@ -307,11 +298,7 @@ class Dispatch:
     def reference(
         self, workload: Workload, kind: str, given: Mapping[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """What the torch reference answers for a workload's shape and a kind's inputs, by name.
-
-        Raises:
-            ValueError: an unknown kind.
-        """
+        """The torch reference's answer for a workload's shape and a kind's inputs, by name; errors as `request`."""
         signature = self.signature(workload, kind)
         run = self._operator(workload.family).reference_for(_fields_at(workload, None), kind)
         results = run([given[buffer.name] for buffer in signature.inputs], None)
@@ -376,11 +363,7 @@ class Dispatch:
 
 
 def chosen_policy(name: str | None) -> Policy:
-    """The policy of a call: its argument, else the one in force.
-
-    Raises:
-        ValueError: there is no such policy.
-    """
+    """The policy of a call: its argument, else the one in force; ValueError where there is no such policy."""
     return policies.current() if name is None else policies.checked(name)
 
 

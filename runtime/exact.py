@@ -95,11 +95,7 @@ def sqrt(x: torch.Tensor) -> torch.Tensor:
 
 
 def dot(a: torch.Tensor, b: torch.Tensor, tree: Tree) -> torch.Tensor:
-    """Sum of `a * b` over the last axis by a reduction tree; `[..., K]`, the rest broadcasts.
-
-    Raises:
-        ValueError: the tree doesn't divide K.
-    """
+    """Sum of `a * b` over the last axis of `[..., K]`, broadcasting; ValueError where the tree doesn't divide K."""
     segments, lanes, chunk = tree
     length = a.shape[-1]
     if length % (segments * chunk):

@@ -38,11 +38,7 @@ class LaunchConfig(ctypes.Structure):
 
 
 def extended_launcher(pointer: int, kernel: Kernel) -> Callable[[int, int, int], None]:
-    """A launcher of the function at `pointer`, with the attributes that `kernel` asks for; one call at a time.
-
-    Raises:
-        LoadError: the driver is missing, or older than CUDA 11.8.
-    """
+    """A launcher of the function at `pointer`, with the attributes of `kernel`, for one call at a time."""
     library = driver()
     attribute = LaunchAttribute(id=PROGRAMMATIC_STREAM_SERIALIZATION)
     attribute.value[0] = 1
@@ -70,11 +66,7 @@ def error_name(status: int) -> str:
 
 @cache
 def driver() -> Any:
-    """The driver's library.
-
-    Raises:
-        LoadError: it isn't installed, or older than CUDA 11.8.
-    """
+    """The driver's library; LoadError where it isn't installed, or is older than CUDA 11.8."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
         library.cuLaunchKernelEx.argtypes = (ctypes.c_void_p,) * 4

@@ -19,11 +19,7 @@ def used() -> None:
 
 
 def refuse() -> None:
-    """Go on, unless this process was forked from one that had plans.
-
-    Raises:
-        ForkedProcess: it was.
-    """
+    """Raise ForkedProcess if this process was forked from one that had plans."""
     if happened:
         raise ForkedProcess(
             "this process was forked from one that had kernels loaded, and a CUDA context doesn't survive a fork; "

@@ -71,15 +71,10 @@ class GraphLaunch:
     def __init__(
         self, functions: Sequence[int], kernels: Sequence[Kernel], parameters: Sequence[int]
     ) -> None:
-        """Build and instantiate it; what `parameters` point to is read now, and whenever it has changed.
+        """Build and instantiate it; RuntimeError where the driver refuses.
 
-        Args:
-            functions: a CUfunction for each kernel.
-            kernels: with the geometry.
-            parameters: of each kernel, the address of its parameters' addresses.
-
-        Raises:
-            RuntimeError: the driver refuses.
+        What `parameters` (of each kernel, the address of its parameters' addresses) point to is read now, and
+        whenever it has changed.
         """
         library = _functions()
         assert library is not None
@@ -110,11 +105,7 @@ class GraphLaunch:
         self.ready, self.given = ready, b""
 
     def launch(self, given: bytes, stream: int) -> None:
-        """Set the arguments where they aren't yet, and launch.
-
-        Args:
-            given: everything that the parameters point to and that calls change.
-            stream: not being captured.
+        """Set the arguments where they aren't yet, and launch; `stream` isn't being captured.
 
         Raises:
             RuntimeError: the driver refuses; nothing was launched.

@@ -90,12 +90,7 @@ class KnownCall:
         self._apart: set[tuple[int, ...]] = set()
 
     def fits(self, arguments: Sequence[Maybe], out: Sequence[Maybe] | None) -> bool:
-        """Whether a call is like the recorded one; if not, its arguments must be read.
-
-        Raises:
-            TypeError: something isn't a tensor.
-            RuntimeError: gradients are enabled, and a tensor requires one.
-        """
+        """Whether a call is like the recorded one; TypeError and RuntimeError (a gradient) as the op raises them."""
         for place in self._no_arguments:
             if arguments[place] is not None:
                 return False

@@ -112,11 +112,7 @@ class ArgumentBlock:
         module: Module,
         kernels: Sequence[Kernel],
     ) -> None:
-        """Lay the constants down, and point each kernel's parameters at their slots.
-
-        Raises:
-            LoadError: a kernel isn't in the module.
-        """
+        """Lay the constants down, and point each kernel's parameters at their slots; LoadError as `launcher`."""
         memory = (ctypes.c_char * size)()
         base = ctypes.addressof(memory)
         self.values = (ctypes.c_uint64 * count).from_buffer(memory)  # keeps the memory
@@ -138,12 +134,7 @@ class ArgumentBlock:
         self._refused = False
 
     def as_graph(self, stream: int, now: bytes) -> bool:
-        """Launch as a graph what `given` holds, `now`; whether it did: else the kernels are to be launched.
-
-        Args:
-            stream: not being captured; its first call makes the graph.
-            now: the bytes of `given`.
-        """
+        """Launch as a graph what `given` holds, `now`; whether it did. The stream isn't being captured."""
         if self._refused:
             return False
         if len(self._kernels) == 1 and self._seen != (stream, now):
@@ -191,8 +182,6 @@ class LaunchSequence:
         """Resolve names to slots.
 
         Args:
-            module: where the kernels are.
-            kernels: in the order of their launches.
             values: what a call gives, 64 bits each: pointers, and integers whose low bits a kernel takes.
             constants: arguments that never change, as the bytes that the kernels take.
 
@@ -243,11 +232,7 @@ class LaunchSequence:
 
 
 def launch_again(frame: ArgumentBlock, stream: int, error: Exception) -> None:
-    """Launch again what failed because the thread had no context; that was the first kernel.
-
-    Raises:
-        Exception: `error`, which says that something else failed.
-    """
+    """Launch again the first kernel, which failed because the thread had no context; else raise `error`."""
     if not _bound_context(error):
         raise error
     for launcher, parameters in frame.launches:

@@ -76,12 +76,9 @@ class MachineCode:
 
 
 def machine_code(root: Path, build: Build, arch: str, kind: Literal["cubin", "ptx"]) -> MachineCode:
-    """The cubin or PTX of `build`: out of a bundle, else compiled (or out of the compiler's cache).
+    """The cubin or PTX of `build`: out of a bundle, else compiled (or out of the compiler's cache). Errors as `load`.
 
     A bundle's PTX also serves where a cubin is wanted; a cubin never serves where PTX is.
-
-    Raises:
-        StaleSource, LoadError: as for `load`.
     """
     for bundle in bundles():
         try:
@@ -96,11 +93,7 @@ def machine_code(root: Path, build: Build, arch: str, kind: Literal["cubin", "pt
 
 
 def source_text(root: Path, build: Build) -> str:
-    """The text of a generated source, checked against the table.
-
-    Raises:
-        StaleSource: it is missing or has another digest.
-    """
+    """The text of a generated source; StaleSource where it is missing or has another digest than the table."""
     import hashlib  # a millisecond or two that only a cold build pays
 
     path = root / build.source
@@ -150,11 +143,7 @@ def _load_module(data: bytes, build: Build, device: Device) -> Module:
 
 @cache
 def bundles() -> tuple[Bundle, ...]:
-    """The bundles that `KERNWRIGHT_BUNDLE` names, their listings read once; free where it isn't set.
-
-    Raises:
-        InvalidSetting: a folder doesn't exist or isn't a bundle.
-    """
+    """The bundles that `KERNWRIGHT_BUNDLE` names, read once; InvalidSetting where a folder isn't a bundle."""
     folders = [folder for folder in os.environ.get(BUNDLE_VARIABLE, "").split(os.pathsep) if folder]
     if not folders:
         return ()

@@ -81,11 +81,7 @@ class Op(CallReader):
     def bound(
         self, tensors: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[tuple[Any, ...], str, tuple[Any, ...]]:
-        """A call's tensors in order, its kind, and the values of its options in order.
-
-        Raises:
-            TypeError: there are too many tensors, or there is no such option.
-        """
+        """A call's tensors in order, its kind, and its options' values; TypeError for unknown or too many."""
         kind = next(iter(self.kinds))
         if not named and len(tensors) == len(self.arguments):
             return tensors, kind, self._default_values
@@ -105,14 +101,7 @@ class Op(CallReader):
         return (*tensors, *[named.get(name) for name in rest]), kind, values
 
     def call(self, arguments: tuple[Maybe, ...], kind: str, values: tuple[Any, ...], out: Any) -> Any:
-        """The op itself, for calls that nobody traces.
-
-        Args:
-            arguments: the op's tensors, all of them.
-            kind: the kind.
-            values: of the options, in the order of `option_defaults`.
-            out: as in a call.
-        """
+        """The op itself, for calls that nobody traces; `values` are the options in the order of `option_defaults`."""
         listed = out if out is None or not self._single else (out,)
         key: tuple[object, ...] | None
         try:
@@ -163,12 +152,7 @@ class Op(CallReader):
         return resolved
 
     def traced(self, arguments: tuple[Maybe, ...], kind: str, values: tuple[Any, ...], out: Any) -> Any:
-        """The call as a call of its operator of torch, for whoever traces; as `call`.
-
-        Raises:
-            ValueError, TypeError: a tensor is there that the kind doesn't have, or is missing; or the communicator
-                has no name yet.
-        """
+        """The call as a call of its operator of torch; ValueError also where the communicator has no name yet."""
         import torch
 
         from .op_operators import operator_name
@@ -218,19 +202,11 @@ class Op(CallReader):
         return Explanation.of(selection)
 
     def reference_for(self, fields: Mapping[str, FieldValue], kind: str) -> Runner:
-        """The torch reference of a kind, as a function of the signature's inputs.
-
-        Raises:
-            ValueError: as `request_for`.
-        """
+        """The torch reference of a kind, as a function of the signature's inputs; ValueError as `request_for`."""
         return runner(self.reference(self.one_call(fields, kind), kind))
 
     def results_like(self, arguments: Sequence[Maybe], kind: str, options: Any) -> list[torch.Tensor]:
-        """What a kind gives, without values, for tensors that may have no memory: what torch's fake tensors need.
-
-        Raises:
-            ValueError, TypeError, RuntimeError: as a call.
-        """
+        """What a kind gives, without values, for tensors that may have no memory; errors as a call."""
         import torch
 
         refuse_grad(zip(self.arguments, arguments, strict=True), self.family)

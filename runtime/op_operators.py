@@ -31,16 +31,13 @@ def operators_of(op: Op) -> tuple[TorchOperator, ...]:
     A kind takes and gives only what it has. `comm` is the name that `dispatch.publish(comm)` gave.
     """
     kinds = [kind for kind, declared in op.kinds.items() if declared.operator is not None]
-    if not kinds:
-        return ()
-    options = options_schema(op.options)
-    return tuple(made for kind in kinds for made in (_fresh(op, kind, options), _out(op, kind, options)))
+    return tuple(made for kind in kinds for made in _pair(op, kind))
 
 
-def _fresh(op: Op, kind: str, options_text: str) -> TorchOperator:
+def _pair(op: Op, kind: str) -> tuple[TorchOperator, TorchOperator]:
     declared, single = op.kinds[kind], len(op.results) == 1
     names = declared.outputs
-    results = "Tensor" if len(names) == 1 else f"({', '.join(f'Tensor {name}' for name in names)})"
+    written_names = ("out",) if single else names
     places = [op.results.index(name) for name in names]
     whole = single or names == op.results
     expand, defaults = _expansion(op, declared), op.values({})
@@ -53,44 +50,37 @@ def _fresh(op: Op, kind: str, options_text: str) -> TorchOperator:
         return found[places[0]] if len(places) == 1 else [found[place] for place in places]
 
     def fake(*tensors: torch.Tensor, **options: Any) -> Any:
-        arguments = tensors if expand is None else expand(tensors)
-        made = op.results_like(arguments, kind, op.told(options))
+        made = likes(tensors, options)
         return made[0] if len(made) == 1 else made
 
-    return TorchOperator(
-        operator_name(op.family, kind, declared),
-        f"({_inputs(declared)}, {options_text}) -> {results}",
-        run,
-        fake,
-    )
-
-
-def _out(op: Op, kind: str, options_text: str) -> TorchOperator:
-    declared, single = op.kinds[kind], len(op.results) == 1
-    names = ("out",) if single else declared.outputs
-    expand = _expansion(op, declared)
-
-    def run(*tensors: torch.Tensor, **options: Any) -> None:
-        written = {name: options.pop(name) for name in names}
+    def run_out(*tensors: torch.Tensor, **options: Any) -> None:
+        written = {name: options.pop(name) for name in written_names}
         out = written["out"] if single else tuple([written.get(name) for name in op.results])
         arguments = tensors if expand is None else expand(tensors)
         op.call(arguments, kind, op.values(options), out)
 
-    def fake(*tensors: torch.Tensor, **options: Any) -> None:
-        written = [options.pop(name) for name in names]
-        arguments = tensors if expand is None else expand(tensors)
-        for name, tensor, like in zip(
-            names, written, op.results_like(arguments, kind, op.told(options)), strict=True
-        ):
+    def fake_out(*tensors: torch.Tensor, **options: Any) -> None:
+        written = [options.pop(name) for name in written_names]
+        for name, tensor, like in zip(written_names, written, likes(tensors, options), strict=True):
             check_out(tensor, like.shape, like.dtype, like, "out" if single else f"out's {name}")
 
-    written = ", ".join(f"Tensor({chr(ord('a') + place)}!) {name}" for place, name in enumerate(names))
-    schema = f"({_inputs(declared)}, {options_text}, {written}) -> ()"
-    return TorchOperator(f"{operator_name(op.family, kind, declared)}.out", schema, run, fake)
+    def likes(tensors: tuple[torch.Tensor, ...], options: dict[str, Any]) -> Any:
+        arguments = tensors if expand is None else expand(tensors)
+        return op.results_like(arguments, kind, op.told(options))
 
-
-def _inputs(declared: Kind) -> str:
-    return ", ".join(f"Tensor {name}" for name in declared.called or declared.inputs)
+    name = operator_name(op.family, kind, declared)
+    tensors = ", ".join(f"Tensor {name}" for name in declared.called or declared.inputs)
+    taken = (
+        f"{tensors}, {options_schema(op.options)}"  # only here: an op without operators may have any options
+    )
+    given = "Tensor" if len(names) == 1 else f"({', '.join(f'Tensor {name}' for name in names)})"
+    written = ", ".join(
+        f"Tensor({chr(ord('a') + place)}!) {name}" for place, name in enumerate(written_names)
+    )
+    return (
+        TorchOperator(name, f"({taken}) -> {given}", run, fake),
+        TorchOperator(f"{name}.out", f"({taken}, {written}) -> ()", run_out, fake_out),
+    )
 
 
 def _expansion(op: Op, declared: Kind) -> Callable[[tuple[torch.Tensor, ...]], tuple[Any, ...]] | None:

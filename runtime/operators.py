@@ -43,10 +43,7 @@ _lock = threading.Lock()
 
 
 def register(namespace: str, table: Table, operators: Sequence[TorchOperator]) -> Any:
-    """Register operators, once; a second module of the very same table shares those of the first.
-
-    Returns:
-        `torch.ops.<namespace>`.
+    """Register operators, once, and give `torch.ops.<namespace>`; modules of the very same table share them.
 
     Raises:
         ValueError: the namespace isn't a name, or belongs to another table.

@@ -69,12 +69,7 @@ class Plan:
         """Resolve names to positions.
 
         Args:
-            candidate: whose kernels.
-            arch: the build.
-            kind: of the op.
-            signature: the op's tensors.
             device: where; without an ordinal it is the emulator's.
-            module: the loaded build.
             constants: arguments that aren't tensors, as the bytes that kernels take.
             ranks: that share the launches; with several, tensors that kernels take for every rank carry the rank
                 as their first dimension, as scratch and state do, and the grids have it along y.
@@ -190,11 +185,8 @@ class Plan:
     def run(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Launch on buffers that are all the caller's, scratch too: what a verifier compares and poisons.
 
-        Args:
-            tensors: one for each of `buffers`, by name.
-
         Raises:
-            ValueError: one is missing, or its size, layout or device doesn't fit.
+            ValueError: one of `buffers` is missing, or its size, layout or device doesn't fit.
         """
         for buffer in self.buffers:
             _check(buffer, tensors.get(buffer.name), self._index)

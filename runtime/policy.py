@@ -30,11 +30,7 @@ override = _override.get
 
 
 def checked(name: str, origin: str = "policy") -> Policy:
-    """`name` as a policy.
-
-    Raises:
-        ValueError: there is no such policy.
-    """
+    """`name` as a policy; ValueError where there is no such policy."""
     allowed = get_args(Policy)
     if name in allowed:
         return cast(Policy, name)
@@ -48,11 +44,7 @@ def current() -> Policy:
 
 @contextmanager
 def under(name: str) -> Iterator[None]:
-    """Dispatch under policy `name` inside the block, in this thread or task only.
-
-    Raises:
-        ValueError: there is no such policy.
-    """
+    """Dispatch under policy `name` inside the block, in this thread or task only; ValueError for an unknown one."""
     token = _override.set(checked(name))
     try:
         yield
@@ -62,11 +54,7 @@ def under(name: str) -> Iterator[None]:
 
 @cache
 def default() -> Policy:
-    """The policy that `KERNWRIGHT_POLICY` names, else `measured`; read once, because calls ask for it.
-
-    Raises:
-        InvalidSetting: there is no such policy.
-    """
+    """The policy that `KERNWRIGHT_POLICY` names, else `measured`, read once; InvalidSetting for an unknown one."""
     try:
         return checked(os.environ.get(POLICY_VARIABLE) or "measured", POLICY_VARIABLE)
     except ValueError as error:

@@ -27,11 +27,7 @@ def enabled() -> bool:
 
 
 def ranged(run: Runner, label: str) -> Runner:
-    """`run`, inside a range of that label if ranges are wanted.
-
-    Raises:
-        InvalidSetting: they are, and this torch has no NVTX.
-    """
+    """`run`, inside a range of that label if ranges are wanted; InvalidSetting where this torch has no NVTX."""
     if not enabled():
         return run
     import torch

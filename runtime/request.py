@@ -28,12 +28,7 @@ class Signature:
     """Bytes, a power of two, that addresses must be multiples of: kernels load so many at once."""
 
     def of_one_rank(self, arguments: Mapping[str, str], ranks: int) -> Signature:
-        """Of ranks that share a process, to that of one alone.
-
-        Args:
-            arguments: of the candidate: what its kernels take as a struct of pointers, every rank has a part of.
-            ranks: that share the tensors.
-        """
+        """From that of `ranks` in one process; each has a part of what kernels take as a struct of pointers."""
 
         def own(buffer: Buffer) -> Buffer:
             if ranks == 1 or not pointers(arguments.get(buffer.name, "")):

@@ -39,12 +39,9 @@ class Resolved:
         """Bind a call.
 
         Args:
-            request: what was asked for.
             inputs: which of the op's arguments the signature's inputs are; None for all of them, in order.
             results: which of the signature's outputs the op's results are, a None for each that the kind hasn't;
                 None for all of them, in order.
-            reference: what serves it where there is no plan.
-            tally: the counter of its calls.
             selection: the decisions; None for an empty call, which nothing has to serve.
             plan: the kernels; None where torch serves.
             single: the op has one result, and gives and takes it as a tensor instead of a tuple.
@@ -69,15 +66,7 @@ class Resolved:
         self.request, self.selection, self.plan = request, selection, plan
 
     def __call__(self, *arguments: torch.Tensor | None, out: Any = None) -> Any:
-        """The op's results for the op's tensors, in the op's order; None for what the kind doesn't have.
-
-        Args:
-            arguments: all of the op's tensors.
-            out: as the op takes it: a tuple of results, or a tensor where the op has one result; None for fresh ones.
-
-        Returns:
-            As the op gives its results.
-        """
+        """The op's results for the op's tensors, as the op takes and gives them; None for those the kind lacks."""
         inputs: Any = arguments if self._inputs is None else self._inputs(arguments)
         self._tally.calls += 1
         if out is None:

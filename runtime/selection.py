@@ -80,16 +80,8 @@ def select(
     """Decide which candidate serves `request`; pure, so devices may be imagined.
 
     Order: candidates admitted on this kind of device by measured gain; under policy `verified` the other
-    verified ones in file order; the control; the torch reference.
-
-    Args:
-        table: the dispatch table.
-        request: what the call asks for.
-        device: where it runs.
-        policy: which candidates may be dispatched.
-        comm: the communicator that the call was given.
-        exact: whether candidates under a tolerance are out.
-        unusable: builds that were found not to load on a device of this machine.
+    verified ones in file order; the control; the torch reference. `exact` rules out candidates under a tolerance;
+    `unusable` are builds that were found not to load on a device of this machine.
     """
     given = Conditions(device, policy, comm, exact, unusable)
     judged = [

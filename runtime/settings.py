@@ -8,11 +8,7 @@ from .errors import InvalidSetting
 
 
 def switch(variable: str, default: bool) -> bool:
-    """Whether the environment variable is 1; `default` where it is unset or empty.
-
-    Raises:
-        InvalidSetting: it is neither 0 nor 1.
-    """
+    """Whether the environment variable is 1, by default `default`; InvalidSetting where it is neither 0 nor 1."""
     value = os.environ.get(variable) or str(int(default))
     if value not in ("0", "1"):
         raise InvalidSetting(f"{variable} is {value!r}; allowed are 0 and 1")

@@ -89,11 +89,7 @@ class Namespace:
         return chosen
 
     def communicator(self, name: str | None) -> Communicator | None:
-        """The communicator of a name.
-
-        Raises:
-            ValueError: it was never published in this process, or is gone.
-        """
+        """The communicator of a name; ValueError where it was never published in this process, or is gone."""
         if name is None:
             return None
         found = self._communicators.get(name)
@@ -107,11 +103,7 @@ class Namespace:
 
 
 def graph_name(comm: Any) -> str:
-    """A communicator's name in graphs.
-
-    Raises:
-        ValueError: it has none.
-    """
+    """A communicator's name in graphs; ValueError where it has none."""
     name: str | None = getattr(comm, "torch_name", None)
     if name is None:
         raise ValueError(

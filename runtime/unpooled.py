@@ -16,10 +16,6 @@ if TYPE_CHECKING:
 def unpooled(nbytes: int, device: torch.device | str) -> torch.Tensor:
     """uint8 `[nbytes]`, zero for what the current stream runs from now on; not while it is being captured.
 
-    Args:
-        nbytes: how many.
-        device: where; `cuda` alone is the current one.
-
     Raises:
         torch.OutOfMemoryError: there isn't as much.
     """

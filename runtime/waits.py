@@ -36,22 +36,14 @@ class WaitRecord:
         self._record = AsyncRecord(state[offset:end].view(torch.int32))
 
     def poll(self) -> None:
-        """Raise if a call before this one gave up, without waiting for anything; not while capturing.
-
-        Raises:
-            CtasApart: one did.
-        """
+        """Raise CtasApart if a call before this one gave up, without waiting for anything; not while capturing."""
         now = time.monotonic()
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
             self._raise(self._record.look() or [0] * len(self._layout.fields))
 
     def check(self) -> None:
-        """Read what the kernels that have ended by now left; waits for a copy.
-
-        Raises:
-            CtasApart: one gave up.
-        """
+        """Raise CtasApart if a kernel that has ended by now gave up; waits for a copy."""
         self._raise(self._record.read())
 
     def forget(self) -> None:

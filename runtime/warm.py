@@ -10,11 +10,7 @@ from .device import Device
 
 
 def named(table: Table, names: Iterable[str] | None) -> tuple[Workload, ...]:
-    """The workloads with these labels or of these specs; all of the table where none are named.
-
-    Raises:
-        ValueError: there is no such workload.
-    """
+    """The workloads with these labels or of these specs, by default all; ValueError for an unknown one."""
     works = table.workloads
     if names is None:
         return works
@@ -30,11 +26,7 @@ def named(table: Table, names: Iterable[str] | None) -> tuple[Workload, ...]:
 
 
 def sizes_by_interval(table: Table, sizes: Mapping[str, Iterable[int] | None]) -> dict[str, tuple[int, ...]]:
-    """The sizes that were named, each once, by the name of the interval.
-
-    Raises:
-        ValueError: no workload has such an interval.
-    """
+    """The sizes that were named, each once, by the name of the interval; ValueError where no workload has it."""
     known = dict.fromkeys(work.interval for work in table.workloads if work.interval is not None)
     for name in sizes:
         if name not in known:
@@ -46,13 +38,7 @@ def sizes_by_interval(table: Table, sizes: Mapping[str, Iterable[int] | None]) -
 
 
 def calls(work: Workload, sizes: Iterable[int] | None, device: Device) -> list[dict[str, FieldValue]]:
-    """The calls of a workload to warm up, as fields: those of `sizes` that it serves, else one in each cell.
-
-    Args:
-        work: the workload.
-        sizes: values of its interval.
-        device: where, as parts may be a device's own.
-    """
+    """The calls of a workload to warm up, as fields: those of `sizes` that it serves, else one in each cell."""
     fields = {name: low_end(value) for name, value in work.fields.items()}
     served = work.fields.get(work.interval or "")
     if not isinstance(served, tuple) or (sizes is None and not work.parts):
@@ -68,11 +54,7 @@ def calls(work: Workload, sizes: Iterable[int] | None, device: Device) -> list[d
 
 
 def checked_here(devices: Iterable[Device]) -> tuple[Device, ...]:
-    """The devices as a tuple.
-
-    Raises:
-        ValueError: one of them is only imagined.
-    """
+    """The devices as a tuple; ValueError where one is only imagined."""
     found = tuple(devices)
     for device in found:
         if device.index is None:

@@ -79,11 +79,7 @@ def exchange(mine: Statement, group: torch.distributed.ProcessGroup | None) -> l
 
 
 def agree(statements: Sequence[Statement]) -> None:
-    """Compare the ranks' statements with each other.
-
-    Raises:
-        Disagreement: naming what differs, and which ranks have what.
-    """
+    """Compare the ranks' statements; Disagreement names what differs, and which ranks have what."""
     _same("the backend", [entry.backend for entry in statements])
     _same("the timeout", [f"{entry.timeout_ns / 1e9:g} s" for entry in statements])
     _same("the kind of device", [entry.device.partition(":")[0] for entry in statements])

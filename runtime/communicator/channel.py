@@ -142,11 +142,7 @@ class Channel:
                 raise self._failure(rank, words)
 
     def check_sometimes(self) -> None:
-        """Look whether a call before this one has failed, without waiting for anything; what a call does.
-
-        Raises:
-            ChannelError: as `check`, or the channel is closed.
-        """
+        """Raise ChannelError if an earlier call failed, or the channel is closed; waits for nothing."""
         if self.closed:
             raise ChannelError(
                 f"channel {self.plan.name} is closed; make a new communicator, and new plans with it"
