@@ -69,12 +69,7 @@ class Object:
 
 
 def compile_text(text: str, name: str, variant: Variant = "plain") -> Object:
-    """Compile a `.cu` text, unchanged, against the emulator's headers, or find it in the cache.
-
-    Args:
-        text: the whole file.
-        name: how messages call it, e.g. `mine.sm_90.cu`.
-        variant: see `Variant`.
+    """Compile a `.cu` text, unchanged, against the emulator's headers, or find it in the cache; messages say `name`.
 
     Raises:
         CompilerMissing: there is no compiler here.

@@ -46,17 +46,8 @@ def bench(
     """Verify and time candidates of a cell against its control, with baselines and the read floor.
 
     Where the evidence names several values of the interval, a candidate is timed at all of them, and its record is of
-    the one where it gained least.
-
-    Args:
-        dispatch, evidence, workload: what is measured.
-        cell: which part of it, and on which GPU; several ranks call this together.
-        watch: the GPU's health.
-        candidates: names; empty for all. The control is always there.
-        options: how much, by which rule.
-        on_done: told the name of every entry that is finished.
-        backend: what touches the GPU.
-        keep: given each record as soon as it is made, so that a later crash loses none.
+    the one where it gained least. Without names in `candidates` all are timed. `keep` is given each record as soon
+    as it is made, so that a later crash loses none.
 
     Raises:
         NothingToVerify: no candidate that has a build for the GPU has such a name.

@@ -33,11 +33,7 @@ def crossings(curve: Curve, low: int) -> Crossings:
     """The thresholds whose routes take the least time, each size counting by its ratio to the fastest route.
 
     A threshold lies at the geometric middle of the sizes between which routes change, but never where the route
-    before it can't serve.
-
-    Args:
-        curve: what was measured; at every size at least one route can serve.
-        low: the smallest size, where a route begins that is best from the first size on.
+    before it can't serve. A route that is best from the first size on begins at `low`.
 
     Raises:
         ValueError: no order of the routes serves all sizes.

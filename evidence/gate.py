@@ -88,11 +88,7 @@ def check(
 ) -> Gate:
     """Run all cases eagerly and in a graph that is captured once a kind and size and replayed with changing inputs.
 
-    Args:
-        load: the candidate for a case's kind and size.
-        expected_of: what is right, of all ranks: outputs, and intermediates if the reference gives them.
-        evidence, workload, cases, place: where the inputs come from, and go.
-        judge: compares what was stored with what is right; by default `compare`, bit for bit.
+    `expected_of` gives what is right, of all ranks; `judge` compares it with what was stored, by default bit for bit.
     """
     judge = judge or compare
     found = NOTHING

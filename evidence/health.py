@@ -143,11 +143,7 @@ def foreign(pids: list[int], ours: frozenset[int]) -> tuple[int, ...]:
 
 @contextmanager
 def monitor(device: torch.device, ours: frozenset[int] | None = None) -> Iterator[Monitor]:
-    """Watch a GPU, and hold this host's lock on it.
-
-    Args:
-        device: a CUDA device.
-        ours: process IDs of this job; by default this process alone.
+    """Watch a GPU, and hold this host's lock on it; `ours` are the process IDs of this job, by default this one.
 
     Raises:
         HealthUnknown: NVML isn't installed or doesn't know the GPU.

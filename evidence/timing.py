@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..ledger import Group
 from .graphs import Graph, replay_ms
-from .health import Snapshot, problem
+from .health import Monitor, UnderPowerCap, problem
 from .ranks import agreed, slowest
 
 if TYPE_CHECKING:
@@ -17,13 +17,6 @@ if TYPE_CHECKING:
 STABLE = 0.01
 """Warm-up ends when two replays in a row differ by less."""
 MAX_WARM_UP = 20
-
-
-class Watch(Protocol):
-    """The source of the GPU's health: `health.Monitor`."""
-
-    def snapshot(self) -> Snapshot:
-        """Now."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +34,7 @@ class Pace:
 def paired(
     control: Graph[Any],
     candidate: Graph[Any],
-    watch: Watch,
+    watch: Monitor | UnderPowerCap,
     pace: Pace,
     sample: Callable[[Graph[Any], int], float] = replay_ms,
 ) -> tuple[Group, ...]:
@@ -71,7 +64,7 @@ def paired(
 
 def alone(
     graph: Graph[Any],
-    watch: Watch,
+    watch: Monitor | UnderPowerCap,
     pace: Pace,
     sample: Callable[[Graph[Any], int], float] = replay_ms,
 ) -> tuple[float, ...]:
