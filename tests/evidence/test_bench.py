@@ -18,7 +18,7 @@ from kernwright.evidence.session import Session
 from kernwright.evidence.timing import Pace
 from kernwright.evidence.verify import NothingToVerify, Verification
 from kernwright.families.hyper_connection.baselines import eager
-from kernwright.families.hyper_connection.evidence import BoundaryChain, HyperConnection, shape_of
+from kernwright.families.hyper_connection.evidence import BoundaryChain, HyperConnectionEvidence, shape_of
 from kernwright.ledger import RecordFile, check, record_name, write_record
 from kernwright.runtime.device import fake
 from kernwright.specs import find_workspace
@@ -36,7 +36,7 @@ class Chain(BoundaryChain):
         return lambda: None
 
 
-class FamilyEvidence(HyperConnection):
+class FamilyEvidence(HyperConnectionEvidence):
     """Two boundaries instead of 96, and peers that are nothing to compile."""
 
     def __init__(self):

@@ -20,7 +20,7 @@ from kernwright.evidence.tensors import as_torch
 from kernwright.evidence.timing import Pace
 from kernwright.evidence.tune import Tuned, tune, write, write_curve
 from kernwright.evidence.verify import Verification
-from kernwright.families.all_reduce.evidence import AllReduce, Calls
+from kernwright.families.all_reduce.evidence import AllReduceEvidence, Calls
 from kernwright.families.all_reduce.payloads import payloads
 from kernwright.generated.dispatch import TABLE
 from kernwright.generator import plan_generation, write_generation
@@ -42,7 +42,7 @@ class LocalCalls(Calls):
         return lambda: None
 
 
-class FamilyEvidence(AllReduce):
+class FamilyEvidence(AllReduceEvidence):
     def chain_of_rank(self, workload, device, seed, _rank, at):
         dtype, ranks = str(workload.fields["dtype"]), int(workload.fields["world_size"])
         numel = at // (4 if dtype == "float32" else 2)

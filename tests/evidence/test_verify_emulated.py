@@ -239,8 +239,8 @@ def subject_at(path: Path):
     """A user's own evidence, in a module of its own."""
     if not path.exists():
         path.write_text(
-            "from kernwright.families.hyper_connection.evidence import HyperConnection\n"
-            "class Mine(HyperConnection):\n"
+            "from kernwright.families.hyper_connection.evidence import HyperConnectionEvidence\n"
+            "class Mine(HyperConnectionEvidence):\n"
             "    def expected(self, workload, case, bits): return super().expected(workload, case, bits)\n"
             "EVIDENCE = Mine()\n"
         )

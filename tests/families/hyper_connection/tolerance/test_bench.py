@@ -20,7 +20,7 @@ from kernwright.evidence.session import Session
 from kernwright.evidence.timing import Pace
 from kernwright.evidence.verify import Verification
 from kernwright.families.hyper_connection.baselines import eager
-from kernwright.families.hyper_connection.evidence import BoundaryChain, HyperConnection, shape_of
+from kernwright.families.hyper_connection.evidence import BoundaryChain, HyperConnectionEvidence, shape_of
 from kernwright.ledger import Closeness, Distance, RecordFile, check, record_name, write_record
 from kernwright.runtime.device import fake
 from kernwright.specs import ToleranceSpec
@@ -30,7 +30,7 @@ H200 = fake("sm_90", 132, "NVIDIA H200")
 TIMES = {"replicated": 2.0, "tensor_core": 1.0, "wide": 3.0}
 
 
-class FamilyEvidence(HyperConnection):
+class FamilyEvidence(HyperConnectionEvidence):
     """Two boundaries instead of 96, and no peers."""
 
     def chain(self, workload: Any, device: Any, seed: int) -> BoundaryChain:
