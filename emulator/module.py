@@ -34,7 +34,6 @@ class EmulatedModule:
     """
 
     def __init__(self, kernel: Object) -> None:
-        """Hold a compiled text."""
         self._object = kernel
         self._seeds = itertools.count()
 
@@ -86,11 +85,9 @@ class EmulatedCommunicator(LocalCommunicator):
 
     @property
     def target(self) -> Device:
-        """The emulated device."""
         return self._target
 
     def device_of(self, tensor: torch.Tensor) -> Device:
-        """The emulated device, for every tensor."""
         del tensor
         return self._target
 

@@ -130,11 +130,7 @@ def run_fuzz(
     sanitize: bool,
     quiet: bool,
 ) -> list[FuzzResult]:
-    """Fuzz the workloads that a spec's name or a short form selects.
-
-    Raises:
-        as `fuzz.fuzz_workload`.
-    """
+    """Fuzz the workloads that a spec's name or a short form selects; errors as `fuzz.fuzz_workload`."""
     session = Session.open(workspace)
     results: list[FuzzResult] = []
     chosen = session.workloads([workload])

@@ -87,7 +87,8 @@ def answer(question: Question, workspace: Workspace, specs: Sequence[SpecFile]) 
     _check_places(question, short)
     match = _workload(question, short, dtype, specs)
     own = match.workload.fields()
-    fields = _plain(own) | ({} if dtype is None else {"dtype": dtype})
+    fields = {name: low_end(value) for name, value in own.items()}  # an interval stands for its lower end
+    fields |= {} if dtype is None else {"dtype": dtype}
     interval = _interval(own)
     if interval is not None:
         fields[interval] = _asked_at(question, short, interval, fields[interval])
@@ -189,8 +190,3 @@ def _that_hold(question: Question, short: ShortForm, served: Sequence[Match]) ->
     ends = [(match, *span) for match, fields in spans if isinstance(span := fields[interval], tuple)]
     at = _asked_at(question, short, interval, min(low for _, low, _ in ends))
     return [match for match, low, high in ends if low <= int(str(at)) <= high]
-
-
-def _plain(fields: Mapping[str, FieldValue]) -> dict[str, FieldValue]:
-    """Fields of one call: an interval stands for its lower end."""
-    return {name: low_end(value) for name, value in fields.items()}

@@ -31,7 +31,6 @@ class FuzzResult:
     problems: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
         return {**asdict(self), "seconds": round(self.seconds, 3), "problems": list(self.problems)}
 
 

@@ -80,7 +80,6 @@ class UnderPowerCap:
 
     @property
     def driver(self) -> str:
-        """Version of the driver."""
         return self.watch.driver
 
     def snapshot(self) -> Snapshot:
@@ -102,7 +101,6 @@ class Monitor:
         return str(self._nvml.nvmlSystemGetDriverVersion())
 
     def snapshot(self) -> Snapshot:
-        """Query NVML now."""
         nvml, handle = self._nvml, self._handle
         try:
             pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]

@@ -29,7 +29,6 @@ class Rekeying:
     """Why there is no proof; empty where there is one."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
         return asdict(self)
 
 
@@ -37,12 +36,7 @@ def rekey(generation: Generation, folder: Path, on_done: Callable[[], None] = la
     """Prove and rewrite the records of a workspace, one by one; each is whole whenever this is interrupted.
 
     A record without a proof stays as it is, and is stale. Where the candidate is proven and its control isn't, the
-    record is rewritten and its time is stale, but not its exactness.
-
-    Args:
-        generation: today's code.
-        folder: a generated folder as it was when records were measured.
-        on_done: called after each record.
+    record is rewritten and its time is stale, but not its exactness. `folder` is a generated folder of that time.
 
     Raises:
         FolderInvalid: the folder has no manifest with sources.
