@@ -77,7 +77,7 @@ def boundaries(spec: str, watch: Monitor, groups: int, replays: int) -> Boundari
     )
     options = Options(pace=Pace(groups, replays, 2 * groups))
     found = BenchmarkRun(
-        dispatch, EVIDENCE, work, {}, Cell(RankContext(torch.device("cuda", 0))), watch, options, GPU
+        dispatch, EVIDENCE, work, Cell(RankContext(torch.device("cuda", 0))), watch, options, GPU
     )
     plan = found.call(found.control)
     found.expected = [tensor.clone() for tensor in flat(found.chain.run(plan))]

@@ -117,7 +117,7 @@ def of_tokens(
     """Times and distances of all entries for one number of tokens."""
     work = serving(evidence.tokens, dtype)
     cell = Cell(RankContext(device), None, evidence.tokens)
-    run = BenchmarkRun(DISPATCH, evidence, work, {}, cell, watch, options, GPU)
+    run = BenchmarkRun(DISPATCH, evidence, work, cell, watch, options, GPU)
     times: dict[str, tuple[float, ...]] = {}
     contracts: dict[str, str] = {}
     for candidate in (run.control, *(c for c in work.candidates if c is not run.control)):

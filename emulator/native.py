@@ -65,7 +65,6 @@ def _library() -> ctypes.CDLL:
 
 @functools.cache
 def load(kernel: Object) -> ctypes.CDLL:
-    """The loaded object."""
     return ctypes.CDLL(str(kernel.path))
 
 

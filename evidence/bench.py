@@ -17,7 +17,7 @@ from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
 from ..table import Workload
 from .baselines import capture_external, compare_external, time_baselines
-from .benchmark_run import GPU, BenchmarkRun, GpuBackend, GraphEmpty, Options
+from .benchmark_run import GPU, BenchmarkRun, GpuBackend, Options
 from .cells import Cell
 from .family_evidence import FamilyEvidence
 from .graphs import Graph
@@ -27,8 +27,6 @@ from .verify import Wanted, chosen_builds
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["GPU", "Bench", "GpuBackend", "GraphEmpty", "Options", "bench"]
 
 
 def bench(

@@ -14,7 +14,8 @@ from ..generator.records import current_sources
 from ..ledger import Record, read_records, stale, stale_rows_of, write_record
 from ..specs import Workspace
 from ..table import Workload
-from .bench import Options, bench
+from .bench import bench
+from .benchmark_run import Options
 from .cells import cells
 from .family_evidence import FamilyEvidence, NoEvidence, evidence_of
 from .fuzz import FuzzResult, fuzz_workload

@@ -138,7 +138,6 @@ def recorded_devices(workspace: Workspace) -> dict[str, list[str]]:
 
 
 def _recorded(dispatch: Dispatch, name: str) -> Device:
-    """The device of that name, as records describe it."""
     kinds = {
         record.device.name: record.device for work in dispatch.table.workloads for record in work.records
     }
