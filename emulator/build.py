@@ -55,8 +55,6 @@ class HostCompileFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """A compiled text."""
-
     name: str
     """The text's file name, for messages."""
     path: Path

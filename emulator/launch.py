@@ -81,8 +81,6 @@ class EmulatedLaunch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave."""
-
     schedule: Interleaving
     arrays: Mapping[DeviceBuffer, Array]
     """Outputs and changed buffers as they were at the end."""

@@ -115,7 +115,6 @@ class _Entries:
 
     @classmethod
     def of(cls, run: BenchmarkRun, on_done: Callable[[str], None]) -> _Entries:
-        """Capture and time them."""
         graph = run.graph(run.control)
         external = capture_external(run, run.options.against) if run.options.against else None
         baselines, floor = time_baselines(run, on_done), run.alone(run.capture(run.chain.read()))

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure."""
-
     pace: Pace = field(default_factory=Pace)
     rule: Rule = field(default_factory=Rule)
     seed: int = 500
@@ -196,7 +194,6 @@ class BenchmarkRun:
         return groups
 
     def outcome(self, records: Sequence[Record]) -> Bench:
-        """What was found, with the chain's size."""
         chain = self.chain
         return Bench(
             self.workload.label,

@@ -154,8 +154,6 @@ def run_fuzz(
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """The options of a `bench` command."""
-
     workloads: Sequence[str]
     candidates: Sequence[str]
     peers: Sequence[str]
@@ -211,7 +209,6 @@ def _benched(
     *,
     quiet: bool,
 ) -> Iterator[Bench | str]:
-    """The cells of one workload."""
 
     def keep(record: Record) -> None:
         write_record(ledger_folder(session.generation.workspace), record)

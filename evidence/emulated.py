@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EmulatedCase:
-    """What runs, and the expected result."""
-
     program: Program
     expected: Expected
     """The oracle's bits of every buffer that the launches write; nothing where a tolerance decides."""

@@ -149,7 +149,6 @@ def _recorded(dispatch: Dispatch, name: str) -> Device:
 
 
 def _interval(fields: Mapping[str, FieldValue]) -> str | None:
-    """The field that is an interval."""
     return next((name for name, value in fields.items() if isinstance(value, tuple)), None)
 
 

@@ -40,8 +40,6 @@ class ExternalUnusable(ValueError):
 
 @dataclass(frozen=True)
 class ExternalKernel:
-    """A kernel in a file of its own."""
-
     path: Path
     symbol: str
     grid: tuple[int, int, int]

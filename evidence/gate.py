@@ -115,7 +115,6 @@ class Replay:
     """A candidate with buffers of its own, and a graph of it."""
 
     def __init__(self, plan: Executable, place: RankContext, workload: Workload) -> None:
-        """Allocate, run once, capture."""
         import torch
 
         self._plan, self._place, self._workload = plan, place, workload
@@ -157,7 +156,6 @@ class Replay:
         return self._stored()
 
     def graph(self, given: Tensors) -> Tensors:
-        """The same by replaying the graph."""
         self._prepare(given)
         self._graph.replay()
         return self._stored()
@@ -234,7 +232,6 @@ def differing(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 
 def poisoned(found: torch.Tensor) -> torch.Tensor:
-    """Where nothing was written."""
     return words(found) == int.from_bytes(
         POISON.to_bytes(2, "little") * (found.element_size() // 2), "little"
     )

@@ -43,8 +43,6 @@ class GpuBusy(Exception):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What NVML says at one moment."""
-
     foreign: tuple[int, ...]
     """Process IDs on the GPU that aren't of this job."""
     sm_mhz: int
@@ -89,15 +87,12 @@ class UnderPowerCap:
 
 
 class Monitor:
-    """NVML's view of one GPU."""
-
     def __init__(self, nvml: Any, handle: Any, ours: frozenset[int]) -> None:
         """Use `monitor` instead, which opens NVML and closes it."""
         self._nvml, self._handle, self._ours = nvml, handle, ours
 
     @property
     def driver(self) -> str:
-        """Version of the driver."""
         return str(self._nvml.nvmlSystemGetDriverVersion())
 
     def snapshot(self) -> Snapshot:

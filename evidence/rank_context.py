@@ -31,7 +31,6 @@ class RankContext:
 
     @property
     def here(self) -> Device:
-        """Where the kernels run."""
         return current(self.device) if self.comm is None else self.comm.target
 
     @property

@@ -20,8 +20,6 @@ ProofOutcome = Literal["current", "tokens", "machine_code", "stale"]
 
 @dataclass(frozen=True)
 class Rekeying:
-    """What became of one record."""
-
     file: str
     outcome: ProofOutcome
     """`current` where its digests are today's already; else how it was proven, or `stale`."""

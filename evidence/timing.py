@@ -21,8 +21,6 @@ MAX_WARM_UP = 20
 
 @dataclass(frozen=True)
 class Pace:
-    """How much is measured."""
-
     groups: int = 11
     """Valid groups wanted."""
     replays: int = 20
@@ -92,5 +90,4 @@ def warm(graph: Graph[Any], replays: int, sample: Callable[[Graph[Any], int], fl
 
 
 def flat(results: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
-    """All tensors of a chain's results."""
     return [tensor for outputs in results for tensor in outputs]

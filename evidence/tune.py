@@ -112,7 +112,6 @@ def tune(
 
 
 def steps(evidence: FamilyEvidence, workload: Workload) -> int:
-    """Sizes that are measured."""
     return len(evidence.sizes(workload)) if isinstance(evidence, ThresholdEvidence) else 0
 
 

@@ -34,8 +34,6 @@ ON_CUDA = "cuda"
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found of one candidate."""
-
     workload: str
     candidate: str
     arch: str
