@@ -62,13 +62,10 @@ def crossings(curve: Curve, low: int) -> Crossings:
     begins: dict[str, int | None] = {}
     before = routes[0]
     for route, (start, end) in zip(routes[1:], pairwise((*starts, count)), strict=True):
-        begins[route] = None if start == end else _border(curve, start, low, before)
-        before = before if start == end else route
+        if start == end:
+            begins[route] = None
+            continue
+        middle = math.isqrt(curve.sizes[start - 1] * curve.sizes[start])
+        begins[route] = min(middle, curve.most[before] + 1) if start else low
+        before = route
     return Crossings(begins, loss(starts) / count)
-
-
-def _border(curve: Curve, start: int, low: int, before: str) -> int:
-    if start == 0:
-        return low
-    middle = math.isqrt(curve.sizes[start - 1] * curve.sizes[start])
-    return min(middle, curve.most[before] + 1)
