@@ -97,11 +97,7 @@ def compile_text(text: str, name: str, variant: Variant = "plain") -> Object:
 
 @functools.cache
 def runtime_library() -> Path:
-    """The runtime that schedules CUDA threads, as a shared library.
-
-    Raises:
-        CompilerMissing: there is no compiler here.
-    """
+    """The runtime that schedules CUDA threads, as a shared library; errors as `compiler`."""
     with_what = compiler()
     sources = sorted(path for path in _NATIVE.glob("*.cpp") if path.name != "runner.cpp")
     options = ("-O2", "-g", "-ftls-model=initial-exec", "-shared", "-o", "libruntime.so")
@@ -115,11 +111,7 @@ def runtime_library() -> Path:
 
 @functools.cache
 def sanitized_runner() -> Path:
-    """The program that runs sanitized objects: ThreadSanitizer can't be loaded into Python.
-
-    Raises:
-        CompilerMissing: there is no compiler here.
-    """
+    """The program that runs sanitized objects: ThreadSanitizer can't be loaded here; errors as `compiler`."""
     with_what = compiler()
     options = ("-O2", "-g1", "-DKERNWRIGHT_SANITIZED", "-c")
 
@@ -142,8 +134,7 @@ def sanitized_runner() -> Path:
 def cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
     """The folder of `key`, made once over all processes; `product` in it is verified on every read.
 
-    `make` fills the first folder it is given, which becomes the second. If the cache can't be written, there is
-    one warning, and the object lasts as long as the process.
+    `make` fills the first folder it is given, which becomes the second.
     """
     root = _cache_root()
     folder = root / key

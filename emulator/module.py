@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 class EmulatedModule:
     """See `runtime.launch.Module`; every launch runs to its end, under a schedule of its own.
 
-    Arguments are addresses of the process's own memory, without guard pages, so out-of-bounds accesses may go
-    unnoticed; `emulator.check` and `fuzz` find them.
+    Arguments have no guard pages, so out-of-bounds accesses may go unnoticed; `emulator.check` and `fuzz` find them.
     """
 
     def __init__(self, kernel: Object) -> None:
