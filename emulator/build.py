@@ -111,7 +111,7 @@ def runtime_library() -> Path:
 
 @functools.cache
 def sanitized_runner() -> Path:
-    """The program that runs sanitized objects: ThreadSanitizer can't be loaded here; errors as `compiler`."""
+    """The program that runs sanitized objects: ThreadSanitizer can't be loaded into Python; errors as `compiler`."""
     with_what = compiler()
     options = ("-O2", "-g1", "-DKERNWRIGHT_SANITIZED", "-c")
 
