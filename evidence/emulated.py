@@ -39,11 +39,7 @@ def emulated(
     arch: str,
     case: Case,
 ) -> EmulatedCase:
-    """Compile a candidate for the CPU and give it a case's inputs; ranks get a channel with their earlier calls.
-
-    Raises:
-        CompilerMissing, CompileFailed, TextUnsupported: as `emulator.compile_text`.
-    """
+    """Compile a candidate for the CPU (errors as `compile_text`), with a case's inputs; ranks get a channel."""
     import torch
 
     if isinstance(evidence, ExecutableEvidence):

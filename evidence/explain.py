@@ -177,10 +177,7 @@ def _workload(
 
 
 def _that_hold(question: Question, short: ShortForm, served: Sequence[Match]) -> list[Match]:
-    """Of workloads with the same shape and different intervals: those that hold the value that is asked about.
-
-    By default the smallest value of all is meant. Values of different fields can't be compared.
-    """
+    """Of workloads that differ in their intervals: those that hold the value asked about, by default the smallest."""
     spans = [(match, match.workload.fields()) for match in served]
     (interval, *others) = {_interval(fields) for _, fields in spans}
     if interval is None or others:

@@ -43,11 +43,7 @@ class LoadedCode:
 
 
 def loaded_code(root: Path, build: Build, arch: str) -> LoadedCode:
-    """What the loader takes of a build for an architecture.
-
-    Raises:
-        StaleSource, LoadError: as `loader.machine_code`.
-    """
+    """What the loader takes of a build for an architecture; errors as `loader.machine_code`."""
     if not build.source:
         return LoadedCode(None, None, None)
     code = machine_code(root, build, arch, "cubin")

@@ -56,7 +56,11 @@ def _rekey(prover: Prover, current: Sources, records: Path, file: RecordFile) ->
     record, proofs = file.record, []
     codes = {"candidate": record.code_sha256, "control": record.control_code_sha256}
     reasons = {}
-    for of, name, digests in _sides(record):
+    sides: list[tuple[Literal["candidate", "control"], str, Digests]] = [
+        ("candidate", record.candidate, Digests(record.code_sha256, record.source_sha256)),
+        ("control", record.control, Digests(record.control_code_sha256, record.control_source_sha256)),
+    ]
+    for of, name, digests in sides:
         today = source_of(record, name, current)
         if digests.code is not None and digests.code == today:
             continue
@@ -84,13 +88,6 @@ def _rekey(prover: Prover, current: Sources, records: Path, file: RecordFile) ->
     return Rekeying(
         file.name, "machine_code" if "machine_code" in kinds else "tokens" if kinds else "current"
     )
-
-
-def _sides(record: Record) -> list[tuple[Literal["candidate", "control"], str, Digests]]:
-    return [
-        ("candidate", record.candidate, Digests(record.code_sha256, record.source_sha256)),
-        ("control", record.control, Digests(record.control_code_sha256, record.control_source_sha256)),
-    ]
 
 
 def _bounds_changed(prover: Prover, record: Record) -> str:
