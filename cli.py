@@ -320,8 +320,15 @@ def _cache_row(entry: CacheEntry) -> dict[str, str | int | None]:
     }
 
 
-cli_bundle.register(app)
-cli_evidence.register(app)
+for command in (
+    cli_bundle.bundle,
+    cli_evidence.verify,
+    cli_evidence.fuzz,
+    cli_evidence.bench,
+    cli_evidence.tune,
+):
+    app.command()(command)
+app.add_typer(cli_evidence.ledger_app, name="ledger")
 
 
 NOT_HERE = {

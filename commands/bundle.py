@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from kernwright.compiler.artifact import Artifact
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to the command line."""
-    app.command()(bundle)
-
-
 def bundle(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder of the bundle; an older one is replaced.")

@@ -10,17 +10,14 @@ from typing import Any
 
 
 def print_json(data: object) -> None:
-    """Plain JSON on standard output."""
     sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
 
 
 def say(text: str) -> None:
-    """A line on standard output, as it is."""
     sys.stdout.write(text + "\n")
 
 
 def complain(text: str) -> None:
-    """A line on standard error."""
     sys.stderr.write(text + "\n")
 
 

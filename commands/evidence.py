@@ -133,15 +133,14 @@ def bench(
 ) -> None:
     """Time candidates against the control, baselines and the read floor; ranks under torchrun, a GPU each."""
     from kernwright.evidence.commands import BenchRequest, run_bench
-    from kernwright.evidence.outcome import Skipped
     from kernwright.evidence.ranks import speaks
 
     request = BenchRequest(workloads, candidate, peer, against, groups, replays, record)
     inexact = []
     documents = []
     for result in run_bench(open_workspace(), request, quiet=json):
-        if isinstance(result, Skipped):
-            console.complain(f"skipped: {result.reason}")
+        if isinstance(result, str):
+            console.complain(f"skipped: {result}")
             continue
         inexact += [record.reason for record in result.records if not record.exactness.exact]
         documents.append(result.to_json())
@@ -167,12 +166,13 @@ def tune(
     json: Json = False,
 ) -> None:
     """Measure where one route overtakes another on this machine's GPUs; start it with torchrun, a GPU a rank."""
-    from kernwright.evidence.commands import TuneRequest, run_tune
+    from kernwright.evidence.commands import run_tune
     from kernwright.evidence.ranks import speaks
+    from kernwright.evidence.timing import Pace
 
-    request = TuneRequest(workloads, groups, replays, out, write)
+    pace = Pace(groups, replays, 2 * groups)
     documents = []
-    for tuned, curve in run_tune(open_workspace(), request, quiet=json):
+    for tuned, curve in run_tune(open_workspace(), workloads, pace, out, into_specs=write, quiet=json):
         documents.append(tuned.to_json())
         if json:
             continue
@@ -274,12 +274,3 @@ def _folder() -> Path:
     from kernwright.generator import ledger_folder
 
     return ledger_folder(open_workspace())
-
-
-def register(app: typer.Typer) -> None:
-    """Add these commands to the command line."""
-    app.command()(verify)
-    app.command()(fuzz)
-    app.command()(bench)
-    app.command()(tune)
-    app.add_typer(ledger_app, name="ledger")

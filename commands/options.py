@@ -28,7 +28,6 @@ Scheduler = Annotated[
 
 
 def open_workspace() -> Workspace:
-    """The workspace of the current folder."""
     from kernwright.specs import find_workspace
 
     return find_workspace()

@@ -1,12 +1,6 @@
 """Runs generated CUDA on the CPU: exactness, schedule fuzzing and race detection without a GPU.
 
-- `compile_text`: a `.cu` text, unchanged, to an object (host compiler, cached by content);
-- `DeviceBuffer`, `EmulatedLaunch`, `run`: launches over ranks and streams on NumPy arrays, under one `Interleaving`;
-- `check`, `fuzz`: every check of one schedule; many schedules until one fails;
-- `find_races`: ThreadSanitizer, in a process of its own;
-- `candidate_program`, `run_candidate`: a candidate of the dispatch table.
-
-Faults are values (`report`). Importing this loads neither torch nor CuPy.
+docs/emulator.md describes it. Faults are values (`report`). Importing this loads neither torch nor CuPy.
 """
 
 from .build import HostCompileFailed, Object, compile_text

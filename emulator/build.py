@@ -55,8 +55,6 @@ class HostCompileFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """A compiled text."""
-
     name: str
     """The text's file name, for messages."""
     path: Path
@@ -69,12 +67,7 @@ class Object:
 
 
 def compile_text(text: str, name: str, variant: Variant = "plain") -> Object:
-    """Compile a `.cu` text, unchanged, against the emulator's headers, or find it in the cache.
-
-    Args:
-        text: the whole file.
-        name: how messages call it, e.g. `mine.sm_90.cu`.
-        variant: see `Variant`.
+    """Compile a `.cu` text, unchanged, against the emulator's headers, or find it in the cache; messages say `name`.
 
     Raises:
         CompilerMissing: there is no compiler here.
@@ -104,11 +97,7 @@ def compile_text(text: str, name: str, variant: Variant = "plain") -> Object:
 
 @functools.cache
 def runtime_library() -> Path:
-    """The runtime that schedules CUDA threads, as a shared library.
-
-    Raises:
-        CompilerMissing: there is no compiler here.
-    """
+    """The runtime that schedules CUDA threads, as a shared library; errors as `compiler`."""
     with_what = compiler()
     sources = sorted(path for path in _NATIVE.glob("*.cpp") if path.name != "runner.cpp")
     options = ("-O2", "-g", "-ftls-model=initial-exec", "-shared", "-o", "libruntime.so")
@@ -122,11 +111,7 @@ def runtime_library() -> Path:
 
 @functools.cache
 def sanitized_runner() -> Path:
-    """The program that runs sanitized objects: ThreadSanitizer can't be loaded into Python.
-
-    Raises:
-        CompilerMissing: there is no compiler here.
-    """
+    """The program that runs sanitized objects: ThreadSanitizer can't be loaded into Python; errors as `compiler`."""
     with_what = compiler()
     options = ("-O2", "-g1", "-DKERNWRIGHT_SANITIZED", "-c")
 
@@ -149,8 +134,7 @@ def sanitized_runner() -> Path:
 def cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
     """The folder of `key`, made once over all processes; `product` in it is verified on every read.
 
-    `make` fills the first folder it is given, which becomes the second. If the cache can't be written, there is
-    one warning, and the object lasts as long as the process.
+    `make` fills the first folder it is given, which becomes the second.
     """
     root = _cache_root()
     folder = root / key

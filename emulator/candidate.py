@@ -139,10 +139,7 @@ def candidate_program(
 
 
 def _scratch(candidate: Candidate, constants: Mapping[str, bytes]) -> dict[str, Tensor]:
-    """Buffers of a call; where calls differ in size, with room for the call's own alone.
-
-    A plan's have room for the largest call. A store behind the call's own is found where there is nothing.
-    """
+    """Buffers of a call; where calls differ in size, with room for its own alone: a store behind is found."""
     scratch = {name: Tensor(name, *what) for name, what in candidate.scratch.items()}
     if candidate.scratch_by not in constants:
         return scratch

@@ -49,11 +49,7 @@ def check(
     expected: Expected | None = None,
     schedule: Interleaving = Interleaving(),  # noqa: B008
 ) -> Checked:
-    """Run under two poisons: faults, differences from what is expected, and what depends on unwritten memory.
-
-    Args:
-        expected: what some of the outputs must hold, bit for bit.
-    """
+    """Run under two poisons: faults, what differs in a bit from `expected`, and what depends on unwritten memory."""
     outcomes = [run(launches, schedule, poison) for poison in POISONS]
     for outcome in outcomes:
         if outcome.fault is not None:
@@ -63,11 +59,7 @@ def check(
 
 
 def fuzz(launches: Sequence[EmulatedLaunch], expected: Expected | None, seeds: int, first: int = 0) -> Fuzzed:
-    """Run under `seeds` schedules (`schedule.schedules`), until one shows a fault or another result.
-
-    Args:
-        expected: what outputs must hold; None compares every schedule with the first one.
-    """
+    """Run under `seeds` schedules until one shows a fault or another result than expected (None: than the first)."""
     started = time.perf_counter()
     count = 0
     for schedule in schedules(seeds, first):

@@ -81,8 +81,6 @@ class EmulatedLaunch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run gave."""
-
     schedule: Interleaving
     arrays: Mapping[DeviceBuffer, Array]
     """Outputs and changed buffers as they were at the end."""
@@ -101,12 +99,9 @@ def run(
     """Run launches once.
 
     If a kernel may wait for other CTAs, or a launch is programmatic, all CTAs that the streams allow are alive
-    at the same time and are interleaved; else they run one after the other, which is faster.
-
-    Args:
-        poison: byte that fills shared memory, outputs and what surrounds buffers; it follows from the seed
-            unless given, as does whether buffers end at a guard page or begin at one.
-        patience: seconds after which a thread that lets no other run is stopped.
+    at the same time and are interleaved; else they run one after the other, which is faster. The byte `poison`
+    fills shared memory, outputs and what surrounds buffers; it follows from the seed unless given, as does whether
+    buffers end at a guard page or begin at one. A thread that lets no other run is stopped after `patience` seconds.
 
     Raises:
         ValueError: a launch doesn't fit its kernel or the hardware's limits.

@@ -29,12 +29,10 @@ if TYPE_CHECKING:
 class EmulatedModule:
     """See `runtime.launch.Module`; every launch runs to its end, under a schedule of its own.
 
-    Arguments are addresses of the process's own memory, without guard pages, so out-of-bounds accesses may go
-    unnoticed; `emulator.check` and `fuzz` find them.
+    Arguments have no guard pages, so out-of-bounds accesses may go unnoticed; `emulator.check` and `fuzz` find them.
     """
 
     def __init__(self, kernel: Object) -> None:
-        """Hold a compiled text."""
         self._object = kernel
         self._seeds = itertools.count()
 
@@ -86,11 +84,9 @@ class EmulatedCommunicator(LocalCommunicator):
 
     @property
     def target(self) -> Device:
-        """The emulated device."""
         return self._target
 
     def device_of(self, tensor: torch.Tensor) -> Device:
-        """The emulated device, for every tensor."""
         del tensor
         return self._target
 

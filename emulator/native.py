@@ -65,13 +65,11 @@ def _library() -> ctypes.CDLL:
 
 @functools.cache
 def load(kernel: Object) -> ctypes.CDLL:
-    """The loaded object."""
     return ctypes.CDLL(str(kernel.path))
 
 
 @functools.cache
 def parameter_sizes(kernel: Object, symbol: str) -> tuple[int, ...]:
-    """Bytes of each parameter of a kernel."""
     sizes = (ctypes.c_int * 256)()
     count = getattr(load(kernel), f"kernwright_parameters_{symbol}")(sizes, len(sizes))
     return tuple(sizes[:count])
@@ -138,7 +136,6 @@ class World:
 
     @property
     def switches(self) -> int:
-        """Switches between CUDA threads so far."""
         return int(self._library.kernwright_switches(self._handle))
 
 

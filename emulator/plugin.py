@@ -29,13 +29,10 @@ def _check_kernels(
 ) -> None:
     """Fail the test with the first problems found: by memory checks, by fuzzing, by ThreadSanitizer.
 
-    Args:
-        expected: what outputs must hold, bit for bit; None compares the schedules with each other.
-        seeds: schedules to fuzz; a failure prints the one that replays it.
-        sanitize: look for races too, which takes at most `race.MAX_THREADS` threads.
+    Without `expected`, bit for bit, schedules are compared with each other; a failing one of `seeds` is printed.
 
     Raises:
-        TooLarge: `sanitize` with more threads than that.
+        TooLarge: `sanitize` with more than `race.MAX_THREADS` threads.
     """
     checked = check(launches, expected)
     if checked.problems:

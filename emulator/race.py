@@ -48,10 +48,6 @@ def find_races(
 ) -> tuple[Fault, ...]:
     """Run launches once under ThreadSanitizer; races, and the fault that ended the run if there was one.
 
-    Only what orders memory on a GPU orders it here: barriers, `__syncwarp`, acquire and release, mbarriers,
-    stream order and `griddepcontrol.wait`; shuffles, votes and relaxed atomics don't. A race is found
-    whatever the schedule, as long as both accesses happen.
-
     Raises:
         TooLarge: more than `MAX_THREADS` threads; run a smaller workload.
         CompilerMissing, CompileFailed: as `compile_text`.

@@ -185,8 +185,7 @@ _DETAILED: Mapping[int, Callable[[Where, str], Fault]] = {
 def parse_report(report: str, line_of_pc: str = "") -> Fault | None:
     """The fault in the runtime's report (`key<TAB>value` lines); None if it is empty.
 
-    Args:
-        line_of_pc: `file:line` of the reported program counter, for faults that the hardware found.
+    `line_of_pc` is `file:line` of the reported program counter, for faults that the hardware found.
     """
     if not report:
         return None

@@ -12,13 +12,7 @@ POLICIES: tuple[SchedulerPolicy, ...] = get_args(SchedulerPolicy)
 
 @dataclass(frozen=True, slots=True)
 class Interleaving:
-    """One interleaving of all CUDA threads.
-
-    - `round_robin`: a thread runs until it waits, then the next one does. Copies are carried out at their wait.
-    - `random`: threads, warps and CTAs by chance, at every barrier, shuffle and atomic.
-    - `adversarial`: a fixed order of warps, each run to its end first; some CTAs, or a rank, run only when
-      nothing else can; 16-byte words are torn between their 8-byte halves.
-    """
+    """One interleaving of all CUDA threads; docs/emulator.md says what each policy does."""
 
     seed: int = 0
     policy: SchedulerPolicy = "round_robin"

@@ -53,10 +53,7 @@ def compiler() -> Compiler:
 
 
 def _header_folders() -> tuple[Path, ...]:
-    """Folders that together have what `cuda_fp16.h` includes on a host.
-
-    The wheels spread them over three folders; a toolkit and CUDA 13's wheels have one.
-    """
+    """Folders that together have what `cuda_fp16.h` includes on a host: three of the wheels, one of a toolkit."""
     include = cuda_toolchain().include
     beside = include.parents[1]
     folders = [include, beside / "cuda_nvcc" / "include", beside / "cuda_cccl" / "include", include / "cccl"]

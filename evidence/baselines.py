@@ -12,6 +12,7 @@ from .external import ExternalUnusable, load
 from .family_evidence import Chain
 from .gate import poison
 from .graphs import Graph
+from .oracle.closeness import relative_l2
 from .ranks import agreed
 from .timing import flat
 from .verify import NothingToVerify
@@ -67,13 +68,19 @@ def _captured(run: BenchmarkRun, prepare: Callable[[Chain], Call]) -> tuple[Grap
 
 def _replayed(run: BenchmarkRun, graph: Graph[Any], call: Call) -> float:
     """Poison the results, replay, and compare; a call that works in place gets its inputs again instead."""
+    import torch
+
     restore: Callable[[], None] | None = getattr(call, "restore", None)
     for tensor in flat(graph.result):
         poison(tensor)
     if restore is not None:
         restore()
     graph.replay()
-    return _distance(flat(graph.result), run.expected)
+    found, expected = (
+        torch.cat([tensor.double().flatten() for tensor in side])
+        for side in (flat(graph.result), run.expected)
+    )
+    return relative_l2(found, expected)
 
 
 def capture_external(run: BenchmarkRun, text: str) -> Graph[list[Sequence[torch.Tensor]]]:
@@ -102,12 +109,3 @@ def compare_external(run: BenchmarkRun, external: Graph[Any], graph: Graph[Any])
     exactness = Exactness(cases=1, values=1, mismatches=0, against="nothing: time alone", first=None)
     judged = judge(exactness, timing, options.rule, is_control=False)
     return f"{options.against}: {judged.reason}"
-
-
-def _distance(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
-    import torch
-
-    wide = torch.cat([tensor.double().flatten() for tensor in found])
-    truth = torch.cat([tensor.double().flatten() for tensor in expected])
-    distance = float((wide - truth).norm() / truth.norm())
-    return distance if distance == distance else float("inf")

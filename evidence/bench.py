@@ -17,7 +17,7 @@ from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
 from ..table import Workload
 from .baselines import capture_external, compare_external, time_baselines
-from .benchmark_run import GPU, BenchmarkRun, GpuBackend, GraphEmpty, Options
+from .benchmark_run import GPU, BenchmarkRun, GpuBackend, Options
 from .cells import Cell
 from .family_evidence import FamilyEvidence
 from .graphs import Graph
@@ -27,8 +27,6 @@ from .verify import Wanted, chosen_builds
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["GPU", "Bench", "GpuBackend", "GraphEmpty", "Options", "bench"]
 
 
 def bench(
@@ -46,17 +44,8 @@ def bench(
     """Verify and time candidates of a cell against its control, with baselines and the read floor.
 
     Where the evidence names several values of the interval, a candidate is timed at all of them, and its record is of
-    the one where it gained least.
-
-    Args:
-        dispatch, evidence, workload: what is measured.
-        cell: which part of it, and on which GPU; several ranks call this together.
-        watch: the GPU's health.
-        candidates: names; empty for all. The control is always there.
-        options: how much, by which rule.
-        on_done: told the name of every entry that is finished.
-        backend: what touches the GPU.
-        keep: given each record as soon as it is made, so that a later crash loses none.
+    the one where it gained least. Without names in `candidates` all are timed. `keep` is given each record as soon
+    as it is made, so that a later crash loses none.
 
     Raises:
         NothingToVerify: no candidate that has a build for the GPU has such a name.
@@ -126,7 +115,6 @@ class _Entries:
 
     @classmethod
     def of(cls, run: BenchmarkRun, on_done: Callable[[str], None]) -> _Entries:
-        """Capture and time them."""
         graph = run.graph(run.control)
         external = capture_external(run, run.options.against) if run.options.against else None
         baselines, floor = time_baselines(run, on_done), run.alone(run.capture(run.chain.read()))

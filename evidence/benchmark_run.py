@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure."""
-
     pace: Pace = field(default_factory=Pace)
     rule: Rule = field(default_factory=Rule)
     seed: int = 500
@@ -82,7 +80,6 @@ class BenchmarkRun:
         options: Options,
         backend: GpuBackend,
     ) -> None:
-        """Make the chain; arguments as `bench`."""
         self.here = backend.device(cell.place.device)
         self.chain = cell.chain(evidence, workload, options.seed)
         self.control = cell.control(workload)
@@ -119,15 +116,12 @@ class BenchmarkRun:
         return self._cell.title(self.workload)
 
     def alone(self, graph: Graph[Any]) -> tuple[float, ...]:
-        """Samples of one entry."""
         return alone(graph, self._watch, self.options.pace, self._sample)
 
     def paired(self, control: Graph[Any], candidate: Graph[Any]) -> tuple[Group, ...]:
-        """Groups of two."""
         return paired(control, candidate, self._watch, self.options.pace, self._sample)
 
     def verify(self, candidate: Candidate) -> Verification:
-        """The exactness gate."""
         return self._verify(
             self._dispatch,
             self.evidence,
@@ -140,7 +134,6 @@ class BenchmarkRun:
         )
 
     def call(self, candidate: Candidate) -> Executable:
-        """A candidate as the chain calls it."""
         return executable(
             self._dispatch,
             self.evidence,
@@ -201,7 +194,6 @@ class BenchmarkRun:
         return groups
 
     def outcome(self, records: Sequence[Record]) -> Bench:
-        """What was found, with the chain's size."""
         chain = self.chain
         return Bench(
             self.workload.label,

@@ -32,11 +32,9 @@ class Cell:
     """Values that are timed as well."""
 
     def each(self) -> list[Cell]:
-        """A cell for each value that is timed."""
         return [replace(self, others=()), *(replace(self, at=at, others=()) for at in self.others)]
 
     def control(self, workload: Workload) -> Candidate:
-        """What candidates are compared with."""
         return workload.control_of(self.part)
 
     def admits(self, candidate: Candidate) -> bool:
@@ -44,7 +42,6 @@ class Cell:
         return self.part is None or candidate.route == self.part.route
 
     def chain(self, evidence: FamilyEvidence, workload: Workload, seed: int) -> Chain:
-        """What this process times."""
         place = self.place
         if self.at is None or not isinstance(evidence, ChannelEvidence):
             return evidence.chain(workload, place.device, seed)

@@ -14,12 +14,13 @@ from ..generator.records import current_sources
 from ..ledger import Record, read_records, stale, stale_rows_of, write_record
 from ..specs import Workspace
 from ..table import Workload
-from .bench import Options, bench
+from .bench import bench
+from .benchmark_run import Options
 from .cells import cells
 from .family_evidence import FamilyEvidence, NoEvidence, evidence_of
 from .fuzz import FuzzResult, fuzz_workload
 from .health import Monitor, monitor
-from .outcome import Bench, Skipped
+from .outcome import Bench
 from .rank_context import RankContext, absence, rank_context_of
 from .ranks import RankJob, job
 from .session import NotHere, Session, gpu
@@ -130,11 +131,7 @@ def run_fuzz(
     sanitize: bool,
     quiet: bool,
 ) -> list[FuzzResult]:
-    """Fuzz the workloads that a spec's name or a short form selects.
-
-    Raises:
-        as `fuzz.fuzz_workload`.
-    """
+    """Fuzz the workloads that a spec's name or a short form selects; errors as `fuzz.fuzz_workload`."""
     session = Session.open(workspace)
     results: list[FuzzResult] = []
     chosen = session.workloads([workload])
@@ -157,8 +154,6 @@ def run_fuzz(
 
 @dataclass(frozen=True)
 class BenchRequest:
-    """The options of a `bench` command."""
-
     workloads: Sequence[str]
     candidates: Sequence[str]
     peers: Sequence[str]
@@ -168,8 +163,8 @@ class BenchRequest:
     record: bool
 
 
-def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> Iterator[Bench | Skipped]:
-    """Bench workload after workload, part after part; a record is written as soon as it is made.
+def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> Iterator[Bench | str]:
+    """Bench workload after workload, part after part, or say why not; a record is written as soon as it is made.
 
     Under `torchrun` every rank takes the GPU of its local rank, and only rank 0 writes and gives results; unless
     workloads are named, those of as many ranks are benched.
@@ -195,8 +190,8 @@ def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> It
                 continue
             for result in _benched(session, workload, device, ours, watch, options, request, quiet=quiet):
                 timed += isinstance(result, Bench)
-                if isinstance(result, Skipped):
-                    reasons.append(result.reason)
+                if isinstance(result, str):
+                    reasons.append(result)
                 if not ours.rank:  # rank 0 reports for all: every sample was the slowest rank's
                     yield result
     if not timed:
@@ -213,15 +208,14 @@ def _benched(
     request: BenchRequest,
     *,
     quiet: bool,
-) -> Iterator[Bench | Skipped]:
-    """The cells of one workload."""
+) -> Iterator[Bench | str]:
 
     def keep(record: Record) -> None:
         write_record(ledger_folder(session.generation.workspace), record)
 
     with _placed(session, workload, device, ours, together=True) as found:
         if isinstance(found, str):
-            yield Skipped(workload.label, found)
+            yield found
             return
         evidence, place = found
         for cell in cells(workload, place, place.here.name, evidence):
@@ -243,21 +237,10 @@ def _benched(
                 )
 
 
-@dataclass(frozen=True)
-class TuneRequest:
-    """The options of a `tune` command."""
-
-    workloads: Sequence[str]
-    groups: int
-    replays: int
-    out: Path
-    """Folder for the curves."""
-    write: bool
-    """Whether the spec file gets the thresholds."""
-
-
-def run_tune(workspace: Workspace, request: TuneRequest, *, quiet: bool) -> Iterator[tuple[Tuned, Path]]:
-    """Tune workload after workload, under `torchrun` with a GPU a rank; gives each with the file of its curve.
+def run_tune(
+    workspace: Workspace, workloads: Sequence[str], pace: Pace, out: Path, *, into_specs: bool, quiet: bool
+) -> Iterator[tuple[Tuned, Path]]:
+    """Tune workload after workload, under `torchrun` with a GPU a rank; gives each with its curve's file in `out`.
 
     Raises:
         NoGpu: there is no GPU here.
@@ -267,28 +250,23 @@ def run_tune(workspace: Workspace, request: TuneRequest, *, quiet: bool) -> Iter
     """
     session = Session.open(workspace)
     device = gpu()
-    pace = Pace(request.groups, request.replays, 2 * request.groups)
-    chosen = [entry for entry in session.workloads(request.workloads) if request.workloads or entry.parts]
+    chosen = [entry for entry in session.workloads(workloads) if workloads or entry.parts]
     reasons: list[str] = []
     tuned = 0
     with job() as ours, monitor(device, ours.pids) as watch:
         for workload in chosen:
-            reason = absence(workload, ours, together=True)
-            if reason is not None:
-                reasons.append(reason)
-                continue
-            evidence = evidence_of(session.family(workload))
-            with (
-                rank_context_of(session.dispatch, evidence, workload, device, ours) as place,
-                console.progress(
-                    f"tuning {workload.label}", steps(evidence, workload), quiet=quiet
-                ) as advance,
-            ):
-                found = tune(session.dispatch, evidence, workload, place, watch, pace, advance)
+            with _placed(session, workload, device, ours, together=True) as placed:
+                if isinstance(placed, str):
+                    reasons.append(placed)
+                    continue
+                evidence, place = placed
+                title = f"tuning {workload.label}"
+                with console.progress(title, steps(evidence, workload), quiet=quiet) as advance:
+                    found = tune(session.dispatch, evidence, workload, place, watch, pace, advance)
             tuned += 1
             if not ours.rank:
-                curve = write_curve(request.out, found)
-                if request.write:
+                curve = write_curve(out, found)
+                if into_specs:
                     write(session.path_of(workload), found)
                 yield found, curve
     if not tuned:

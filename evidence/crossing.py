@@ -33,11 +33,7 @@ def crossings(curve: Curve, low: int) -> Crossings:
     """The thresholds whose routes take the least time, each size counting by its ratio to the fastest route.
 
     A threshold lies at the geometric middle of the sizes between which routes change, but never where the route
-    before it can't serve.
-
-    Args:
-        curve: what was measured; at every size at least one route can serve.
-        low: the smallest size, where a route begins that is best from the first size on.
+    before it can't serve. A route that is best from the first size on begins at `low`.
 
     Raises:
         ValueError: no order of the routes serves all sizes.
@@ -66,13 +62,10 @@ def crossings(curve: Curve, low: int) -> Crossings:
     begins: dict[str, int | None] = {}
     before = routes[0]
     for route, (start, end) in zip(routes[1:], pairwise((*starts, count)), strict=True):
-        begins[route] = None if start == end else _border(curve, start, low, before)
-        before = before if start == end else route
+        if start == end:
+            begins[route] = None
+            continue
+        middle = math.isqrt(curve.sizes[start - 1] * curve.sizes[start])
+        begins[route] = min(middle, curve.most[before] + 1) if start else low
+        before = route
     return Crossings(begins, loss(starts) / count)
-
-
-def _border(curve: Curve, start: int, low: int, before: str) -> int:
-    if start == 0:
-        return low
-    middle = math.isqrt(curve.sizes[start - 1] * curve.sizes[start])
-    return min(middle, curve.most[before] + 1)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EmulatedCase:
-    """What runs, and the expected result."""
-
     program: Program
     expected: Expected
     """The oracle's bits of every buffer that the launches write; nothing where a tolerance decides."""
@@ -41,11 +39,7 @@ def emulated(
     arch: str,
     case: Case,
 ) -> EmulatedCase:
-    """Compile a candidate for the CPU and give it a case's inputs; ranks get a channel with their earlier calls.
-
-    Raises:
-        CompilerMissing, CompileFailed, TextUnsupported: as `emulator.compile_text`.
-    """
+    """Compile a candidate for the CPU (errors as `compile_text`), with a case's inputs; ranks get a channel."""
     import torch
 
     if isinstance(evidence, ExecutableEvidence):

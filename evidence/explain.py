@@ -87,7 +87,8 @@ def answer(question: Question, workspace: Workspace, specs: Sequence[SpecFile]) 
     _check_places(question, short)
     match = _workload(question, short, dtype, specs)
     own = match.workload.fields()
-    fields = _plain(own) | ({} if dtype is None else {"dtype": dtype})
+    fields = {name: low_end(value) for name, value in own.items()}  # an interval stands for its lower end
+    fields |= {} if dtype is None else {"dtype": dtype}
     interval = _interval(own)
     if interval is not None:
         fields[interval] = _asked_at(question, short, interval, fields[interval])
@@ -137,7 +138,6 @@ def recorded_devices(workspace: Workspace) -> dict[str, list[str]]:
 
 
 def _recorded(dispatch: Dispatch, name: str) -> Device:
-    """The device of that name, as records describe it."""
     kinds = {
         record.device.name: record.device for work in dispatch.table.workloads for record in work.records
     }
@@ -149,7 +149,6 @@ def _recorded(dispatch: Dispatch, name: str) -> Device:
 
 
 def _interval(fields: Mapping[str, FieldValue]) -> str | None:
-    """The field that is an interval."""
     return next((name for name, value in fields.items() if isinstance(value, tuple)), None)
 
 
@@ -178,10 +177,7 @@ def _workload(
 
 
 def _that_hold(question: Question, short: ShortForm, served: Sequence[Match]) -> list[Match]:
-    """Of workloads with the same shape and different intervals: those that hold the value that is asked about.
-
-    By default the smallest value of all is meant. Values of different fields can't be compared.
-    """
+    """Of workloads that differ in their intervals: those that hold the value asked about, by default the smallest."""
     spans = [(match, match.workload.fields()) for match in served]
     (interval, *others) = {_interval(fields) for _, fields in spans}
     if interval is None or others:
@@ -189,8 +185,3 @@ def _that_hold(question: Question, short: ShortForm, served: Sequence[Match]) ->
     ends = [(match, *span) for match, fields in spans if isinstance(span := fields[interval], tuple)]
     at = _asked_at(question, short, interval, min(low for _, low, _ in ends))
     return [match for match, low, high in ends if low <= int(str(at)) <= high]
-
-
-def _plain(fields: Mapping[str, FieldValue]) -> dict[str, FieldValue]:
-    """Fields of one call: an interval stands for its lower end."""
-    return {name: low_end(value) for name, value in fields.items()}

@@ -40,8 +40,6 @@ class ExternalUnusable(ValueError):
 
 @dataclass(frozen=True)
 class ExternalKernel:
-    """A kernel in a file of its own."""
-
     path: Path
     symbol: str
     grid: tuple[int, int, int]
@@ -151,11 +149,7 @@ def compiled(source: str, file_name: str, symbol: str, arch: str) -> Artifact:
 
 
 def load_kernel(source: str, file_name: str, symbol: str, device: Device) -> Callable[..., None]:
-    """Compile a source for a GPU that is here, and load one of its kernels.
-
-    Raises:
-        ExternalUnusable: as `compiled`.
-    """
+    """Compile a source for a GPU that is here, and load one of its kernels; errors as `compiled`."""
     import cupy
 
     assert device.arch is not None

@@ -111,9 +111,7 @@ class ChannelEvidence(Protocol):
     def after_call(self, workload: Workload, call: int, words: Any) -> None:
         """Make new channels look as after that call.
 
-        Args:
-            words: int32 `[ranks, size / 4]`, all zeros; NumPy's or torch's, written in place. The ranks are all, or
-                those of this process.
+        `words` is int32 `[ranks, size / 4]`, all zeros, NumPy's or torch's, of all ranks or those of this process.
         """
 
     def most(self, workload: Workload, candidate: Candidate) -> int:

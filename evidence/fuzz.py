@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,7 +31,6 @@ class FuzzResult:
     problems: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
         return {**asdict(self), "seconds": round(self.seconds, 3), "problems": list(self.problems)}
 
 
@@ -44,7 +43,6 @@ def fuzz_workload(
     first: int,
     *,
     sanitize: bool,
-    on_done: Callable[[FuzzResult], None] = lambda _result: None,
 ) -> list[FuzzResult]:
     """Run every kind of every candidate under `seeds` schedules from `first` on, or once under ThreadSanitizer.
 
@@ -69,17 +67,17 @@ def fuzz_workload(
                 found = Fuzzed(1, time.perf_counter() - start, failing, faults)
             else:  # without an answer in bits every schedule is compared with the first
                 found = fuzz(run.program.launches, run.expected or None, seeds, first)
-            result = FuzzResult(
-                workload.label,
-                candidate.name,
-                case.kind,
-                found.seeds,
-                found.seconds,
-                str(found.schedule or ""),
-                tuple(map(str, found.problems)),
+            results.append(
+                FuzzResult(
+                    workload.label,
+                    candidate.name,
+                    case.kind,
+                    found.seeds,
+                    found.seconds,
+                    str(found.schedule or ""),
+                    tuple(map(str, found.problems)),
+                )
             )
-            on_done(result)
-            results.append(result)
     return results
 
 

@@ -88,11 +88,7 @@ def check(
 ) -> Gate:
     """Run all cases eagerly and in a graph that is captured once a kind and size and replayed with changing inputs.
 
-    Args:
-        load: the candidate for a case's kind and size.
-        expected_of: what is right, of all ranks: outputs, and intermediates if the reference gives them.
-        evidence, workload, cases, place: where the inputs come from, and go.
-        judge: compares what was stored with what is right; by default `compare`, bit for bit.
+    `expected_of` gives what is right, of all ranks; `judge` compares it with what was stored, by default bit for bit.
     """
     judge = judge or compare
     found = NOTHING
@@ -119,7 +115,6 @@ class Replay:
     """A candidate with buffers of its own, and a graph of it."""
 
     def __init__(self, plan: Executable, place: RankContext, workload: Workload) -> None:
-        """Allocate, run once, capture."""
         import torch
 
         self._plan, self._place, self._workload = plan, place, workload
@@ -161,7 +156,6 @@ class Replay:
         return self._stored()
 
     def graph(self, given: Tensors) -> Tensors:
-        """The same by replaying the graph."""
         self._prepare(given)
         self._graph.replay()
         return self._stored()
@@ -238,7 +232,6 @@ def differing(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 
 def poisoned(found: torch.Tensor) -> torch.Tensor:
-    """Where nothing was written."""
     return words(found) == int.from_bytes(
         POISON.to_bytes(2, "little") * (found.element_size() // 2), "little"
     )

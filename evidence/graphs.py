@@ -29,12 +29,10 @@ class Graph(Generic[Result]):
             self.result = run()
 
     def replay(self) -> None:
-        """Launch on the current stream."""
         self._graph.replay()
 
 
 def capture(run: Callable[[], Result]) -> Graph[Result]:
-    """Capture `run`."""
     return Graph(run)
 
 

@@ -43,8 +43,6 @@ class GpuBusy(Exception):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What NVML says at one moment."""
-
     foreign: tuple[int, ...]
     """Process IDs on the GPU that aren't of this job."""
     sm_mhz: int
@@ -80,7 +78,6 @@ class UnderPowerCap:
 
     @property
     def driver(self) -> str:
-        """Version of the driver."""
         return self.watch.driver
 
     def snapshot(self) -> Snapshot:
@@ -90,19 +87,15 @@ class UnderPowerCap:
 
 
 class Monitor:
-    """NVML's view of one GPU."""
-
     def __init__(self, nvml: Any, handle: Any, ours: frozenset[int]) -> None:
         """Use `monitor` instead, which opens NVML and closes it."""
         self._nvml, self._handle, self._ours = nvml, handle, ours
 
     @property
     def driver(self) -> str:
-        """Version of the driver."""
         return str(self._nvml.nvmlSystemGetDriverVersion())
 
     def snapshot(self) -> Snapshot:
-        """Query NVML now."""
         nvml, handle = self._nvml, self._handle
         try:
             pids = [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
@@ -143,11 +136,7 @@ def foreign(pids: list[int], ours: frozenset[int]) -> tuple[int, ...]:
 
 @contextmanager
 def monitor(device: torch.device, ours: frozenset[int] | None = None) -> Iterator[Monitor]:
-    """Watch a GPU, and hold this host's lock on it.
-
-    Args:
-        device: a CUDA device.
-        ours: process IDs of this job; by default this process alone.
+    """Watch a GPU, and hold this host's lock on it; `ours` are the process IDs of this job, by default this one.
 
     Raises:
         HealthUnknown: NVML isn't installed or doesn't know the GPU.

@@ -10,16 +10,6 @@ from ..ledger import Group, Record
 from ..ledger.verdict import median
 from ..table import Scope
 
-
-@dataclass(frozen=True)
-class Skipped:
-    """A workload that wasn't timed."""
-
-    workload: str
-    reason: str
-    """In a sentence."""
-
-
 SUMMARY = ("candidate", "verdict", "gain", "interval", "reason")
 """What a result repeats of its records."""
 

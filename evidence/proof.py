@@ -127,14 +127,7 @@ class Prover:
     def prove(
         self, spec: str, label: str, candidate: str, digests: Digests, device: str, nvrtc: str
     ) -> Proof | str:
-        """A proof, or a sentence that says what is missing.
-
-        Args:
-            spec, label, candidate: what was measured.
-            digests: as the record states them.
-            device: architecture of the device that measured it.
-            nvrtc: version of the compiler that the record names, `12.9`.
-        """
+        """A proof, or what is missing, in a sentence; `device` is an architecture, `nvrtc` a version, `12.9`."""
         old = self.folder.find((spec, label, candidate), digests, device)
         if isinstance(old, str):
             return old

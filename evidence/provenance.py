@@ -20,13 +20,12 @@ def exactness_of(
     gate: Gate, against: str, refused: str | None, closeness: Closeness | None = None
 ) -> Exactness:
     """The gate's result; a graph that doesn't do the work counts as one wrong value."""
-    first = str(gate.first) if gate.first else refused
     return Exactness(
         cases=gate.cases,
         values=gate.values,
         mismatches=gate.mismatches + (refused is not None),
         against=against,
-        first=first,
+        first=str(gate.first) if gate.first else refused,
         closeness=closeness,
     )
 
@@ -44,11 +43,7 @@ class LoadedCode:
 
 
 def loaded_code(root: Path, build: Build, arch: str) -> LoadedCode:
-    """What the loader takes of a build for an architecture.
-
-    Raises:
-        StaleSource, LoadError: as `loader.machine_code`.
-    """
+    """What the loader takes of a build for an architecture; errors as `loader.machine_code`."""
     if not build.source:
         return LoadedCode(None, None, None)
     code = machine_code(root, build, arch, "cubin")

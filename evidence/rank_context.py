@@ -31,7 +31,6 @@ class RankContext:
 
     @property
     def here(self) -> Device:
-        """Where the kernels run."""
         return current(self.device) if self.comm is None else self.comm.target
 
     @property
@@ -132,11 +131,7 @@ def rank_context_of(
 
 
 def absence(workload: Workload, job: RankJob, *, together: bool) -> str | None:
-    """Why a workload can't be run by this job, in a sentence, or None.
-
-    Args:
-        together: whether each rank needs a GPU of its own, as timing does.
-    """
+    """Why a workload can't be run by this job (`together`: with a GPU a rank), in a sentence, or None."""
     ranks = int(str(workload.fields.get("world_size", 1)))
     if ranks in (1, job.size) or (job.size == 1 and not together):
         return None

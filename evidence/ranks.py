@@ -61,20 +61,21 @@ def job() -> Iterator[RankJob]:
 
 def slowest(milliseconds: float) -> float:
     """The largest of all ranks' values; the value itself where torch.distributed isn't initialised."""
-    import torch
-
-    if not _several():
-        return milliseconds
-    return max(float(value) for value in _gathered(torch.tensor([milliseconds], dtype=torch.float64)))
+    return max(_each(milliseconds))
 
 
 def total(number: int) -> int:
     """The sum of all ranks' numbers."""
+    return int(sum(_each(number)))
+
+
+def _each(number: float) -> list[float]:
+    """Every rank's number; this process's alone where torch.distributed isn't initialised."""
     import torch
 
     if not _several():
-        return number
-    return sum(int(value) for value in _gathered(torch.tensor([number], dtype=torch.int64)))
+        return [number]
+    return [float(value) for value in _gathered(torch.tensor([number], dtype=torch.float64))]
 
 
 def agreed(problem: str | None) -> str | None:

@@ -20,8 +20,6 @@ ProofOutcome = Literal["current", "tokens", "machine_code", "stale"]
 
 @dataclass(frozen=True)
 class Rekeying:
-    """What became of one record."""
-
     file: str
     outcome: ProofOutcome
     """`current` where its digests are today's already; else how it was proven, or `stale`."""
@@ -29,7 +27,6 @@ class Rekeying:
     """Why there is no proof; empty where there is one."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
         return asdict(self)
 
 
@@ -37,12 +34,7 @@ def rekey(generation: Generation, folder: Path, on_done: Callable[[], None] = la
     """Prove and rewrite the records of a workspace, one by one; each is whole whenever this is interrupted.
 
     A record without a proof stays as it is, and is stale. Where the candidate is proven and its control isn't, the
-    record is rewritten and its time is stale, but not its exactness.
-
-    Args:
-        generation: today's code.
-        folder: a generated folder as it was when records were measured.
-        on_done: called after each record.
+    record is rewritten and its time is stale, but not its exactness. `folder` is a generated folder of that time.
 
     Raises:
         FolderInvalid: the folder has no manifest with sources.
@@ -64,7 +56,11 @@ def _rekey(prover: Prover, current: Sources, records: Path, file: RecordFile) ->
     record, proofs = file.record, []
     codes = {"candidate": record.code_sha256, "control": record.control_code_sha256}
     reasons = {}
-    for of, name, digests in _sides(record):
+    sides: list[tuple[Literal["candidate", "control"], str, Digests]] = [
+        ("candidate", record.candidate, Digests(record.code_sha256, record.source_sha256)),
+        ("control", record.control, Digests(record.control_code_sha256, record.control_source_sha256)),
+    ]
+    for of, name, digests in sides:
         today = source_of(record, name, current)
         if digests.code is not None and digests.code == today:
             continue
@@ -92,13 +88,6 @@ def _rekey(prover: Prover, current: Sources, records: Path, file: RecordFile) ->
     return Rekeying(
         file.name, "machine_code" if "machine_code" in kinds else "tokens" if kinds else "current"
     )
-
-
-def _sides(record: Record) -> list[tuple[Literal["candidate", "control"], str, Digests]]:
-    return [
-        ("candidate", record.candidate, Digests(record.code_sha256, record.source_sha256)),
-        ("control", record.control, Digests(record.control_code_sha256, record.control_source_sha256)),
-    ]
 
 
 def _bounds_changed(prover: Prover, record: Record) -> str:

@@ -94,11 +94,9 @@ class Session:
         return [workload for workload in table if (workload.spec, workload.label) in wanted]
 
     def path_of(self, workload: Workload) -> Path:
-        """The spec file of a workload."""
         return next(spec.path for spec in self.generation.specs if spec.spec.name == workload.spec)
 
     def family(self, workload: Workload) -> Family:
-        """The family of a workload."""
         return next(entry.family for entry in self.generation.workloads if entry.spec == workload.spec)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..ledger import Group
 from .graphs import Graph, replay_ms
-from .health import Snapshot, problem
+from .health import Monitor, UnderPowerCap, problem
 from .ranks import agreed, slowest
 
 if TYPE_CHECKING:
@@ -19,17 +19,8 @@ STABLE = 0.01
 MAX_WARM_UP = 20
 
 
-class Watch(Protocol):
-    """The source of the GPU's health: `health.Monitor`."""
-
-    def snapshot(self) -> Snapshot:
-        """Now."""
-
-
 @dataclass(frozen=True)
 class Pace:
-    """How much is measured."""
-
     groups: int = 11
     """Valid groups wanted."""
     replays: int = 20
@@ -41,7 +32,7 @@ class Pace:
 def paired(
     control: Graph[Any],
     candidate: Graph[Any],
-    watch: Watch,
+    watch: Monitor | UnderPowerCap,
     pace: Pace,
     sample: Callable[[Graph[Any], int], float] = replay_ms,
 ) -> tuple[Group, ...]:
@@ -71,7 +62,7 @@ def paired(
 
 def alone(
     graph: Graph[Any],
-    watch: Watch,
+    watch: Monitor | UnderPowerCap,
     pace: Pace,
     sample: Callable[[Graph[Any], int], float] = replay_ms,
 ) -> tuple[float, ...]:
@@ -99,5 +90,4 @@ def warm(graph: Graph[Any], replays: int, sample: Callable[[Graph[Any], int], fl
 
 
 def flat(results: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
-    """All tensors of a chain's results."""
     return [tensor for outputs in results for tensor in outputs]

@@ -91,7 +91,6 @@ class NearTruth:
 
     @property
     def closeness(self) -> Closeness:
-        """What was found so far."""
         return Closeness(
             tolerance=self._tolerance,
             distances={

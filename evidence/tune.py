@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,6 @@ class Tuned:
     """What sizes count."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
         return asdict(self)
 
     def rows(self) -> list[tuple[int | str, ...]]:
@@ -77,7 +76,10 @@ def tune(
         raise NotHere(f"{workload.label} of {workload.spec} has no thresholds to tune")
     here = backend.device(place.device)
     entry = dispatch.table.family(workload.family)
-    routes = first_of_each_route(workload, entry.routes)
+    first: dict[str, Candidate] = {}
+    for candidate in workload.candidates:
+        first.setdefault(candidate.route, candidate)
+    routes = {route: first[route] for route in entry.routes if route in first}
     most = {route: evidence.most(workload, candidate) for route, candidate in routes.items()}
     sizes = tuple(evidence.sizes(workload))
     times: dict[str, list[float | None]] = {route: [] for route in routes}
@@ -109,16 +111,7 @@ def tune(
     )
 
 
-def first_of_each_route(workload: Workload, routes: Sequence[str]) -> dict[str, Candidate]:
-    """The candidates that thresholds choose between, by route, in the order of `routes`."""
-    found: dict[str, Candidate] = {}
-    for candidate in workload.candidates:
-        found.setdefault(candidate.route, candidate)
-    return {route: found[route] for route in routes if route in found}
-
-
 def steps(evidence: FamilyEvidence, workload: Workload) -> int:
-    """Sizes that are measured."""
     return len(evidence.sizes(workload)) if isinstance(evidence, ThresholdEvidence) else 0
 
 

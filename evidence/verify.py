@@ -34,8 +34,6 @@ ON_CUDA = "cuda"
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found of one candidate."""
-
     workload: str
     candidate: str
     arch: str
@@ -208,7 +206,9 @@ def verify_one(
     if not own:
         return replace(told, skipped=unasked(workload, candidate))
     alone = place.is_local and not isinstance(evidence, ExecutableEvidence)
-    if alone and candidate.capabilities and not _splits_tensors(candidate):
+    # Kernels that take every rank's tensors have a struct of pointers beside that of the channels.
+    splits_tensors = sum(map(bool, map(pointers, candidate.arguments.values()))) > 1
+    if alone and candidate.capabilities and not splits_tensors:
         return replace(
             told,
             skipped=f"{candidate.name} of {workload.label} takes one tensor of each kind, so its ranks can't share a "
@@ -257,11 +257,6 @@ def verify_one(
     seconds = time.perf_counter() - start
     closeness = None if near is None else near.closeness
     return replace(told, gate=whole, seconds=seconds, problem=problem, artefact=artefact, closeness=closeness)
-
-
-def _splits_tensors(candidate: Candidate) -> bool:
-    """Whether the kernels take every rank's tensors: a struct of pointers beside that of the channels."""
-    return sum(map(bool, map(pointers, candidate.arguments.values()))) > 1
 
 
 def oracle(evidence: FamilyEvidence, workload: Workload) -> Callable[[Case, Tensors], Tensors]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..compiler.cache import default_folder
 from ..emulator import BufferMismatch as EmulatedMismatch
@@ -139,7 +139,8 @@ def _remembered(
     )
     if result.passed:
         near_to = None if result.closeness is None else result.closeness.model_dump(mode="json")
-        _remember(place, {"values": result.gate.values, "closeness": near_to})
+        with contextlib.suppress(OSError):  # a cache that can't be written is no failure
+            write_whole(place, json.dumps({"values": result.gate.values, "closeness": near_to}).encode())
     return result
 
 
@@ -190,9 +191,3 @@ def _recall(place: Path, cases: int) -> tuple[Gate, Closeness | None] | None:
     except (OSError, ValueError, KeyError, TypeError):  # pydantic's errors are ValueErrors
         return None
     return (Gate(cases, values, 0, None), closeness) if isinstance(values, int) and values > 0 else None
-
-
-def _remember(place: Path, facts: Mapping[str, Any]) -> None:
-    """Write whole or not at all; a cache that can't be written is no failure."""
-    with contextlib.suppress(OSError):
-        write_whole(place, json.dumps(facts).encode())

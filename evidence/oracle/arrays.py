@@ -16,10 +16,7 @@ Bits: TypeAlias = NDArray[np.uint16]
 
 
 def namespace(*arrays: object) -> ModuleType:
-    """`cupy` if any of the arrays is CuPy's, else `numpy`.
-
-    CuPy is never imported here: the caller that holds a CuPy array has imported it.
-    """
+    """`cupy` if any of the arrays is CuPy's, else `numpy`; the caller that holds a CuPy array has imported it."""
     cupy = sys.modules.get("cupy")
     if cupy is not None and any(isinstance(array, cupy.ndarray) for array in arrays):
         return cupy

@@ -79,10 +79,7 @@ def on_host(bits: Bits) -> Bits:
 
 
 def digest(tensors: Mapping[str, Bits], dtype: Storage) -> str:
-    """SHA-256 (hex) of named tensors.
-
-    What is hashed: the dtype, then in name order each name, shape and canonical bits (little-endian).
-    """
+    """SHA-256 (hex) of the dtype, then in name order of each name, shape and canonical bits (little-endian)."""
     sha = hashlib.sha256(f"{dtype.name}\n".encode())
     for name in sorted(tensors):
         bits = on_host(dtype.canonical(tensors[name]))

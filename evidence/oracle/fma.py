@@ -21,11 +21,7 @@ _SMALLEST_NORMAL = 2.0**-126
 
 
 def fma(a: F32, b: F32, c: F32) -> F32:
-    """`a * b + c` rounded once to float32, elementwise with broadcasting.
-
-    NaN, Inf, overflow, subnormals and signed zeros are as IEEE 754 fusedMultiplyAdd gives them
-    (the payload of a NaN is unspecified). Emits no NumPy warning.
-    """
+    """`a * b + c` rounded once to float32, elementwise with broadcasting; special values as IEEE 754 has them."""
     xp = namespace(a, b, c)
     with np.errstate(all="ignore"):
         product = widen(xp.asarray(a)) * widen(xp.asarray(b))

@@ -1,8 +1,7 @@
 """exp, sigmoid and silu as docs/numerics.md defines them: float32, bit for bit everywhere.
 
-`exp` was evaluated for all float32 in [-104, 104] against a float64 exp: its error is at most 0.91 ulp
-(0.90911 at 0x1.4cc98p+2). The polynomial is the minimax one of degree 6 with c0, c1 and c2 fixed, its
-coefficients rounded to float32 and then searched for the least error of the whole function.
+The polynomial of `exp` is the minimax one of degree 6 with c0, c1 and c2 fixed, its coefficients rounded to float32
+and then searched for the least error of the whole function.
 """
 
 from __future__ import annotations

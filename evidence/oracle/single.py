@@ -49,25 +49,21 @@ def narrow(wide: F64) -> F32:
 
 
 def add(a: F32, b: F32) -> F32:
-    """a + b."""
     with np.errstate(all="ignore"):
         return narrow(widen(a) + widen(b))
 
 
 def multiply(a: F32, b: F32) -> F32:
-    """a * b."""
     with np.errstate(all="ignore"):
         return narrow(widen(a) * widen(b))
 
 
 def divide(a: F32, b: F32) -> F32:
-    """a / b."""
     with np.errstate(all="ignore"):
         return narrow(widen(a) / widen(b))
 
 
 def square_root(a: F32) -> F32:
-    """The square root of a."""
     xp = namespace(a)
     with np.errstate(all="ignore"):
         return narrow(xp.sqrt(widen(a)))

@@ -41,15 +41,9 @@ def check(tree: Tree, length: int) -> None:
 
 
 def dot(a: F32, b: F32, tree: Tree) -> F32:
-    """Dot products over the last axis, in the order that the tree fixes.
+    """Dot products over the last axis, in the order that the tree fixes: float32 [..., K] and [..., K] to [...].
 
-    Args:
-        a: float32 [..., K].
-        b: float32 [..., K]; the leading axes broadcast against those of `a`, never materialised as a whole.
-        tree: segments, lanes and chunk.
-
-    Returns:
-        float32 [...].
+    Leading axes broadcast, and are never materialised as a whole.
 
     Raises:
         ValueError: if the lengths differ or the tree doesn't fit K.

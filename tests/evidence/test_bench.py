@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from kernwright.evidence.bench import Bench, GpuBackend, GraphEmpty, Options, bench
+from kernwright.evidence.bench import Bench, bench
+from kernwright.evidence.benchmark_run import GpuBackend, GraphEmpty, Options
 from kernwright.evidence.cells import Cell
 from kernwright.evidence.external import ExternalUnusable
 from kernwright.evidence.family_evidence import Case
@@ -332,7 +333,7 @@ def today(tmp_path, monkeypatch):
         "from kernwright.families.hyper_connection.baselines import eager\n"
         "from kernwright.families.hyper_connection.oracle_shape import OracleShape\n"
         "TREES = {name: (1, 1, 1) for name in ('norm', 'down', 'up')}\n"
-        "SHAPE = OracleShape('float16', 5, 192, 72, 1, trees=TREES)\n"
+        "SHAPE = OracleShape('float16', 5, 192, 72, 1, 'per_branch', 1e-6, trees=TREES)\n"
         "def boundary(*inputs): return eager(SHAPE)(inputs)\n"
         "def wrong(x, block, injection, *_): return x + 1, block + 1, injection + 1\n"
         "def short(x, *_): return x\n"

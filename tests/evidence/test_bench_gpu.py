@@ -9,7 +9,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from kernwright.evidence.bench import Options, bench
+from kernwright.evidence.bench import bench
+from kernwright.evidence.benchmark_run import Options
 from kernwright.evidence.cells import Cell
 from kernwright.evidence.graphs import capture
 from kernwright.evidence.health import monitor

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 from kernwright.emulator.module import EmulatedCommunicator
-from kernwright.evidence.bench import GpuBackend, GraphEmpty, Options, bench
+from kernwright.evidence.bench import bench
+from kernwright.evidence.benchmark_run import GpuBackend, GraphEmpty, Options
 from kernwright.evidence.cells import Cell, cells, representative
 from kernwright.evidence.crossing import Crossings, Curve
 from kernwright.evidence.gate import Gate

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 import torch.distributed as distributed
-from kernwright.evidence.bench import GpuBackend, Options, bench
+from kernwright.evidence.bench import bench
+from kernwright.evidence.benchmark_run import GpuBackend, Options
 from kernwright.evidence.cells import cells
 from kernwright.evidence.executable import executable
 from kernwright.evidence.gate import Gate

@@ -12,7 +12,8 @@ import pytest
 import torch
 from harness.paths import CHECKOUT
 from kernwright.evidence import timing
-from kernwright.evidence.bench import GpuBackend, Options, bench
+from kernwright.evidence.bench import bench
+from kernwright.evidence.benchmark_run import GpuBackend, Options
 from kernwright.evidence.cells import Cell
 from kernwright.evidence.gate import Gate
 from kernwright.evidence.rank_context import RankContext
