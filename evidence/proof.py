@@ -17,11 +17,9 @@ from ..compiler.cubin import kernel_code_digest, machine_code_digest, references
 from ..compiler.disassembly import reads_constant_bank
 from ..compiler.nvrtc import FLAGS, compile_program
 from ..compiler.toolchain import toolchain
-from ..generator.header import describe, describe_launches, header_of, statement
 from ..generator.identity import code_digest
-from ..generator.sources import GeneratedCandidate, GeneratedWorkload, Source
+from ..generator.sources import GeneratedWorkload, Source
 from ..generator.tokens import token_digest
-from ..ledger.stale import serving
 
 NAME = "manifest.json"
 BARE_FLAGS = tuple(flag for flag in FLAGS if flag != "-lineinfo")
@@ -51,16 +49,7 @@ class Old:
     text: str
     """Empty where there was no kernel of ours."""
     arch: str
-    code: str | None
-    """None of a folder from before digests covered code alone."""
-
-
-@dataclass(frozen=True)
-class Digests:
-    """What a record says of one candidate's code: its digest, and that of its text."""
-
-    code: str | None
-    text: str | None
+    code: str
 
 
 @dataclass
@@ -82,7 +71,7 @@ class OldFolder:
             entries: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
             for item in listed:
                 entries.setdefault((item["spec"], item["workload"], item["candidate"]), []).append(item)
-                _ = item["arch"], item["source"], item["source_sha256"]
+                _ = item["arch"], item["source"], item["source_sha256"], item["code"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FolderInvalid(
                 f"{folder / NAME} lists no sources ({error}); name a `generated` folder as it was when records "
@@ -90,29 +79,20 @@ class OldFolder:
             ) from None
         return cls(folder, entries)
 
-    def find(self, place: tuple[str, str, str], digests: Digests, device: str) -> Old | str:
-        """The code that a record measured on a device of architecture `device`; a sentence where it isn't here."""
-        listed = self.entries.get(place, [])
-        found = [item for item in listed if digests.code is not None and item.get("code") == digests.code]
-        if not found and digests.text is not None:
-            same = {item["arch"]: item for item in listed if item["source_sha256"] == digests.text}
-            arch = serving(same, device)
-            found = [same[arch]] if arch else list(same.values())[:1]
-        if not found:
-            known = digests.code or digests.text or ""
-            return (
-                f"{self.folder} has no source of {place[2]} with digest {known[:12]}..., which was measured"
-            )
-        item = found[0]
+    def find(self, place: tuple[str, str, str], code: str) -> Old | str:
+        """The code of a digest that a record measured; a sentence where it isn't here."""
+        item = next((item for item in self.entries.get(place, []) if item["code"] == code), None)
+        if item is None:
+            return f"{self.folder} has no source of {place[2]} with digest {code[:12]}..., which was measured"
         if item["source"] is None:
-            return Old("", item["arch"], item.get("code"))
+            return Old("", item["arch"], code)
         try:
             data = (self.folder / item["source"]).read_bytes()
         except OSError as error:
             return f"can't read {self.folder / item['source']}: {error.strerror}"
         if hashlib.sha256(data).hexdigest() != item["source_sha256"]:
             return f"{self.folder / item['source']} isn't the text that its manifest lists"
-        return Old(data.decode(), item["arch"], item.get("code"))
+        return Old(data.decode(), item["arch"], code)
 
 
 @dataclass
@@ -124,11 +104,9 @@ class Prover:
     """Today's, by spec and label."""
     _compiled: dict[tuple[str, str], bytes] = field(default_factory=dict)
 
-    def prove(
-        self, spec: str, label: str, candidate: str, digests: Digests, device: str, nvrtc: str
-    ) -> Proof | str:
-        """A proof, or what is missing, in a sentence; `device` is an architecture, `nvrtc` a version, `12.9`."""
-        old = self.folder.find((spec, label, candidate), digests, device)
+    def prove(self, spec: str, label: str, candidate: str, code: str, nvrtc: str) -> Proof | str:
+        """A proof, or what is missing, in a sentence; `nvrtc` is a version, `12.9`."""
+        old = self.folder.find((spec, label, candidate), code)
         if isinstance(old, str):
             return old
         workload = self.workloads.get((spec, label))
@@ -138,10 +116,10 @@ class Prover:
         source = next((s for s in (made.sources if made else ()) if s.arch == old.arch), None)
         if workload is None or made is None or source is None:
             return f"{candidate} of {spec}, {label}, isn't generated for {old.arch} any more"
-        differs = _beyond_tokens(workload, made, old)
-        if differs:
-            return differs
-        if token_digest(old.text) == token_digest(source.text):
+        symbols, tokens = made.symbols, token_digest(old.text)
+        if code_digest(workload.workload, made.candidate, made.lowering, symbols, tokens, old.arch) != code:
+            return f"{candidate} changed in more than its tokens: in launches, contract or flags"
+        if tokens == token_digest(source.text):
             return Proof("tokens", source.code)
         return self._by_machine_code(old, source, candidate, nvrtc)
 
@@ -174,19 +152,3 @@ def _same_machine_code(then: bytes, now: bytes, arch: str) -> bool:
     if kernel_code_digest(then) != kernel_code_digest(now) or references_data(then):
         return False
     return reads_constant_bank(then, arch, DATA_ADDRESSES) is False
-
-
-def _beyond_tokens(workload: GeneratedWorkload, made: GeneratedCandidate, old: Old) -> str:
-    """What differs between then and today beside the tokens, in words; empty where nothing does.
-
-    A digest of code covers all of it. Before there was one, the digest of the text did, whose header states it.
-    """
-    spec, candidate, lowering = workload.workload, made.candidate, made.lowering
-    if old.code is not None:
-        today = code_digest(spec, candidate, lowering, made.symbols, token_digest(old.text), old.arch)
-        if today == old.code:
-            return ""
-        return f"{candidate.name} changed in more than its tokens: in launches, contract or flags"
-    now = [*describe([spec], candidate), *describe_launches(lowering), "", f"Compiled with {' '.join(FLAGS)}"]
-    differs = statement(header_of(old.text)).difference(statement(now), schedule=bool(lowering.options))
-    return f"{candidate.name} changed: {differs}" if differs else ""

@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 from ..generator import Generation, ledger_folder
 from ..generator.records import current_sources
-from ..ledger import Record, RecordFile, Rekeyed, read_records, replace_record, usable
+from ..ledger import RecordFile, Rekeyed, read_records, replace_record, usable
 from ..ledger.record import rekeyed
 from ..ledger.stale import Sources, source_of
-from ..specs import ToleranceSpec
-from .proof import Digests, OldFolder, Prover
+from .proof import OldFolder, Prover
 
 ProofOutcome = Literal["current", "tokens", "machine_code", "stale"]
 
@@ -54,31 +53,27 @@ def rekey(generation: Generation, folder: Path, on_done: Callable[[], None] = la
 
 def _rekey(prover: Prover, current: Sources, records: Path, file: RecordFile) -> Rekeying:
     record, proofs = file.record, []
+    names: dict[Literal["candidate", "control"], str] = {
+        "candidate": record.candidate,
+        "control": record.control,
+    }
     codes = {"candidate": record.code_sha256, "control": record.control_code_sha256}
-    reasons = {}
-    sides: list[tuple[Literal["candidate", "control"], str, Digests]] = [
-        ("candidate", record.candidate, Digests(record.code_sha256, record.source_sha256)),
-        ("control", record.control, Digests(record.control_code_sha256, record.control_source_sha256)),
-    ]
-    for of, name, digests in sides:
-        today = source_of(record, name, current)
-        if digests.code is not None and digests.code == today:
+    reasons: dict[str, str] = {}
+    for of, name in names.items():
+        code, today = codes[of], source_of(record, name, current)
+        if code == today or (today is None and of == "control"):  # a callable, or a kernel of a team's own
             continue
-        if today is None and of == "control":
-            continue  # a callable, or a kernel of a team's own
-        proof = prover.prove(
-            record.spec, record.workload, name, digests, record.device.arch, record.toolkit.nvrtc
-        )
+        if code is None:
+            reasons[of] = "it is from before records had digests of code; measure it again"
+            continue
+        proof = prover.prove(record.spec, record.workload, name, code, record.toolkit.nvrtc)
         if isinstance(proof, str):
             reasons[of] = proof
             continue
         codes[of] = proof.code
-        old = digests.code or digests.text
-        assert old is not None, "what was found in a folder has a digest"
-        proofs.append(Rekeyed(of=of, proof=proof.kind, old_sha256=old))
-    reasons.setdefault("candidate", _bounds_changed(prover, record))
+        proofs.append(Rekeyed(of=of, proof=proof.kind, old_sha256=code))
     code = codes["candidate"]
-    if reasons["candidate"] or code is None:
+    if "candidate" in reasons or code is None:
         return Rekeying(file.name, "stale", reasons["candidate"])
     if proofs:
         replace_record(records, file.name, rekeyed(record, code, codes["control"], tuple(proofs)))
@@ -88,18 +83,3 @@ def _rekey(prover: Prover, current: Sources, records: Path, file: RecordFile) ->
     return Rekeying(
         file.name, "machine_code" if "machine_code" in kinds else "tokens" if kinds else "current"
     )
-
-
-def _bounds_changed(prover: Prover, record: Record) -> str:
-    """Whether a record of before digests of code was held against other bounds than today's, in words."""
-    near = record.exactness.closeness
-    workload = prover.workloads.get((record.spec, record.workload))
-    if near is None or workload is None or record.code_sha256 is not None:
-        return ""
-    bounds: dict[str, ToleranceSpec | None] = {
-        made.candidate.name: made.candidate.tolerance for made in workload.candidates
-    }
-    today = bounds.get(record.candidate)
-    if today == near.tolerance:
-        return ""
-    return f"{record.candidate} was held against {near.bounds}, and its tolerance is another today"
