@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -254,14 +256,10 @@ def ledger_rekey(
         found = rekey(plan_generation(workspace), folder, advance)
     left = [entry for entry in found if entry.outcome == "stale"]
     if json:
-        console.print_json([entry.to_json() for entry in found])
+        console.print_json([asdict(entry) for entry in found])
     else:
-        counts = [
-            (outcome.replace("_", " "), number)
-            for outcome in ("current", "tokens", "machine_code", "stale")
-            if (number := sum(entry.outcome == outcome for entry in found))
-        ]
-        console.print_table("Records by proof", ("proof", "records"), counts)
+        counts = Counter(entry.outcome.replace("_", " ") for entry in found)
+        console.print_table("Records by proof", ("proof", "records"), list(counts.items()))
         for entry in left:
             console.complain(f"stale: {entry.file}: {entry.reason}")
         if any(entry.outcome in ("tokens", "machine_code") for entry in found):

@@ -4,62 +4,36 @@ docs/emulator.md describes it. Faults are values (`report`). Importing this load
 """
 
 from .build import HostCompileFailed, Object, compile_text
-from .candidate import Program, candidate_program, run_candidate
+from .candidate import Program, candidate_program
 from .check import Fuzzed, check, fuzz
 from .compare import BufferMismatch, compare
 from .launch import Argument, DeviceBuffer, EmulatedLaunch, run
 from .race import TooLarge, find_races
-from .report import (
-    Deadlock,
-    Divergence,
-    Fault,
-    InputWritten,
-    MisalignedAccess,
-    Misuse,
-    OutOfBounds,
-    Race,
-    ScopeTooNarrow,
-    Uninitialised,
-    Unwritten,
-    Where,
-)
+from .report import Fault
 from .schedule import Interleaving, schedules
 from .text import TextUnsupported
-from .toolchain import CompilerMissing, compiler
+from .toolchain import CompilerMissing
 
 __all__ = [
     "Argument",
     "BufferMismatch",
     "CompilerMissing",
-    "Deadlock",
     "DeviceBuffer",
-    "Divergence",
     "EmulatedLaunch",
     "Fault",
     "Fuzzed",
     "HostCompileFailed",
-    "InputWritten",
     "Interleaving",
-    "MisalignedAccess",
-    "Misuse",
     "Object",
-    "OutOfBounds",
     "Program",
-    "Race",
-    "ScopeTooNarrow",
     "TextUnsupported",
     "TooLarge",
-    "Uninitialised",
-    "Unwritten",
-    "Where",
     "candidate_program",
     "check",
     "compare",
     "compile_text",
-    "compiler",
     "find_races",
     "fuzz",
     "run",
-    "run_candidate",
     "schedules",
 ]

@@ -17,9 +17,7 @@ from ..runtime.request import Signature, pointers
 from ..table import ITEM_BYTES, Candidate
 from ..table import Buffer as Tensor
 from .build import Variant, compile_text
-from .launch import Argument, Array, DeviceBuffer, EmulatedLaunch, run
-from .report import Fault
-from .schedule import Interleaving
+from .launch import Argument, Array, DeviceBuffer, EmulatedLaunch
 
 CHANNELS, RANK_BASE = "channels", "rank_base"
 """Arguments of kernels that talk: the ranks' memory, and the first rank of a launch."""
@@ -45,15 +43,6 @@ class Program:
             for rank, buffer in enumerate(buffers)
             if buffer.access != "in" and name in tensors
         }
-
-
-@dataclass(frozen=True)
-class CandidateRun:
-    """What a candidate stored, as bits of its dtypes."""
-
-    outputs: Mapping[str, Array]
-    intermediates: Mapping[str, Array]
-    fault: Fault | None
 
 
 def candidate_program(
@@ -145,23 +134,6 @@ def _scratch(candidate: Candidate, constants: Mapping[str, bytes]) -> dict[str, 
         return scratch
     size = int.from_bytes(constants[candidate.scratch_by], "little")
     return {name: replace(tensor, shape=(size, *tensor.shape[1:])) for name, tensor in scratch.items()}
-
-
-def run_candidate(
-    root: Path,
-    candidate: Candidate,
-    arch: str,
-    kind: str,
-    signature: Signature,
-    tensors: Mapping[str, Array],
-    schedule: Interleaving = Interleaving(),  # noqa: B008
-) -> CandidateRun:
-    """Run a candidate that exchanges nothing once; arguments and errors as `candidate_program`."""
-    program = candidate_program(root, candidate, arch, kind, signature, tensors)
-    outcome = run(program.launches, schedule)
-    stored = {buffer.name: array for buffer, array in outcome.arrays.items()}
-    outputs = {name: stored.pop(name) for name in program.outputs}
-    return CandidateRun(outputs, stored, outcome.fault)
 
 
 def _given(tensor: Tensor, array: Array | None, rank: int, ranks: int) -> DeviceBuffer:

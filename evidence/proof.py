@@ -23,8 +23,6 @@ from ..generator.tokens import token_digest
 
 NAME = "manifest.json"
 BARE_FLAGS = tuple(flag for flag in FLAGS if flag != "-lineinfo")
-
-
 DATA_ADDRESSES = 4
 """Constant bank that holds the addresses of data at namespace scope."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from ..generator import Generation, ledger_folder
 from ..generator.records import current_sources
@@ -24,9 +24,6 @@ class Rekeying:
     """`current` where its digests are today's already; else how it was proven, or `stale`."""
     reason: str = ""
     """Why there is no proof; empty where there is one."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def rekey(generation: Generation, folder: Path, on_done: Callable[[], None] = lambda: None) -> list[Rekeying]:

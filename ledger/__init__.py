@@ -6,12 +6,12 @@ Records are written by commands, never by hand; a verdict is computed from sampl
 from .check import check, usable
 from .closeness import Closeness, Distance
 from .facts import Exactness, Group, RecordedDevice, RecordedPart, Rule, Timing, Toolkit
-from .names import device_slug, record_name
-from .reader import RecordFile, read_record, read_records
+from .names import device_slug
+from .reader import RecordFile, read_records
 from .record import Record, Rekeyed, make_record
 from .show import markdown, rows, stale_rows_of
 from .stale import newest, stale, staleness
-from .verdict import Judgement, judge, median, median_interval
+from .verdict import judge, median
 from .writer import LedgerRefused, replace_record, write_record
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "Distance",
     "Exactness",
     "Group",
-    "Judgement",
     "LedgerRefused",
     "Record",
     "RecordFile",
@@ -35,11 +34,8 @@ __all__ = [
     "make_record",
     "markdown",
     "median",
-    "median_interval",
     "newest",
-    "read_record",
     "read_records",
-    "record_name",
     "replace_record",
     "rows",
     "stale",

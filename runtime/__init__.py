@@ -24,26 +24,18 @@ from .errors import (
     StaleSource,
     Unsupported,
 )
-from .explanation import Explanation
 from .op import Op
 from .plan import Plan
-from .policy import Policy
-from .request import Operator, Request, Signature
-from .selection import Choice, Decision, Selection, select
-from .statistics import Stats
 from .watch import watch
 
 __all__ = [
     "CallOptions",
     "ChannelError",
-    "Choice",
     "Communicator",
     "CtasApart",
-    "Decision",
     "Device",
     "Disagreement",
     "Dispatch",
-    "Explanation",
     "ForkedProcess",
     "FormatMismatch",
     "InvalidSetting",
@@ -53,18 +45,11 @@ __all__ = [
     "NotExact",
     "NotWarm",
     "Op",
-    "Operator",
     "Overlap",
     "PeerTimeout",
     "Plan",
-    "Policy",
-    "Request",
-    "Selection",
-    "Signature",
     "StaleSource",
-    "Stats",
     "Unsupported",
     "bind",
-    "select",
     "watch",
 ]

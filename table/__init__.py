@@ -8,7 +8,7 @@ from .candidate import Candidate, Contract
 from .channel import ALIGNMENT, OVERLAP, aligned, laid_out
 from .dtypes import ITEM_BYTES, SHORT_DTYPE
 from .family import CTA_FIELDS, CtaRecord, FamilyEntry
-from .kernel import Buffer, Build, Dim3, Kernel, Launch
+from .kernel import Buffer, Build, Kernel, Launch
 from .record import DeviceKind, RecordLine, Scope, Verdict
 from .tree import MAX_LANES, WARP, default_lanes, legal_lanes
 from .workload import FORMAT, FieldValue, Part, Table, Tree, Workload, low_end
@@ -28,7 +28,6 @@ __all__ = [
     "Contract",
     "CtaRecord",
     "DeviceKind",
-    "Dim3",
     "FamilyEntry",
     "FieldValue",
     "Kernel",

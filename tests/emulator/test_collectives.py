@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernwright.emulator import Deadlock, DeviceBuffer, EmulatedLaunch, Interleaving, find_races, fuzz, run
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Interleaving, find_races, fuzz, run
+from kernwright.emulator.report import Deadlock
 
 POLICIES = ("round_robin", "random", "adversarial")
 

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernwright.emulator import (
-    Deadlock,
-    DeviceBuffer,
-    EmulatedLaunch,
-    MisalignedAccess,
-    find_races,
-    fuzz,
-    run,
-)
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, find_races, fuzz, run
+from kernwright.emulator.report import Deadlock, MisalignedAccess
 
 TILES = 5
 INPUT = np.random.default_rng(0).integers(-50, 50, 64 * TILES).astype(np.float32)  # sums are exact

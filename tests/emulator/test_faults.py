@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernwright.emulator import (
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Interleaving, check, run
+from kernwright.emulator.report import (
     Deadlock,
-    DeviceBuffer,
     Divergence,
-    EmulatedLaunch,
     InputWritten,
-    Interleaving,
     MisalignedAccess,
     Misuse,
     OutOfBounds,
     ScopeTooNarrow,
     Uninitialised,
     Unwritten,
-    check,
-    run,
 )
 
 END, BEGINNING = Interleaving(0), Interleaving(1)

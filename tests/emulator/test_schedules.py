@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernwright.emulator import (
-    Deadlock,
-    DeviceBuffer,
-    EmulatedLaunch,
-    Interleaving,
-    Race,
-    find_races,
-    fuzz,
-    run,
-    schedules,
-)
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, Interleaving, find_races, fuzz, run, schedules
+from kernwright.emulator.report import Deadlock, Race
 
 HALF, WRAP = 2**31, 2**32
 

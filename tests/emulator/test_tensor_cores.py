@@ -5,15 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from kernwright.emulator import (
-    DeviceBuffer,
-    Divergence,
-    EmulatedLaunch,
-    TextUnsupported,
-    check,
-    compile_text,
-    run,
-)
+from kernwright.emulator import DeviceBuffer, EmulatedLaunch, TextUnsupported, check, compile_text, run
+from kernwright.emulator.report import Divergence
 from kernwright.emulator.text import facts
 from kernwright.evidence.oracle.fma import fma
 

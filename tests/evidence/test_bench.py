@@ -20,7 +20,8 @@ from kernwright.evidence.timing import Pace
 from kernwright.evidence.verify import NothingToVerify, Verification
 from kernwright.families.hyper_connection.baselines import eager
 from kernwright.families.hyper_connection.evidence import BoundaryChain, HyperConnectionEvidence, shape_of
-from kernwright.ledger import RecordFile, check, record_name, write_record
+from kernwright.ledger import RecordFile, check, write_record
+from kernwright.ledger.names import record_name
 from kernwright.runtime.device import fake
 from kernwright.specs import find_workspace
 

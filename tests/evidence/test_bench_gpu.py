@@ -19,7 +19,8 @@ from kernwright.evidence.timing import Pace, paired
 from kernwright.families.hyper_connection.evidence import EVIDENCE
 from kernwright.families.hyper_connection.op import HyperConnection
 from kernwright.generated.dispatch import TABLE
-from kernwright.ledger import Exactness, RecordFile, Rule, Timing, check, judge, record_name
+from kernwright.ledger import Exactness, RecordFile, Rule, Timing, check, judge
+from kernwright.ledger.names import record_name
 from kernwright.runtime import bind
 from kernwright.runtime.device import current, serves
 from kernwright.table import Build

@@ -25,7 +25,8 @@ from kernwright.families.all_reduce.evidence import AllReduceEvidence, Calls
 from kernwright.families.all_reduce.payloads import payloads
 from kernwright.generated.dispatch import TABLE
 from kernwright.generator import plan_generation, write_generation
-from kernwright.ledger import RecordFile, check, record_name, write_record
+from kernwright.ledger import RecordFile, check, write_record
+from kernwright.ledger.names import record_name
 from kernwright.runtime.device import fake
 from kernwright.specs import SpecError, find_workspace, load_spec
 from kernwright.table import Part

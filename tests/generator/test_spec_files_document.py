@@ -11,8 +11,9 @@ import kernwright
 import pytest
 import tomlkit
 from kernwright.generator import plan_generation
-from kernwright.specs import SpecFile, find_workspace, json_schema, load_spec
+from kernwright.specs import SpecFile, find_workspace, load_spec
 from kernwright.specs.family import families
+from kernwright.specs.schema import json_schema
 
 DOCUMENT = Path(kernwright.__file__).parent / "docs" / "spec_files.md"
 if not DOCUMENT.is_file():

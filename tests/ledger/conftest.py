@@ -17,8 +17,8 @@ from kernwright.ledger import (
     Timing,
     Toolkit,
     make_record,
-    record_name,
 )
+from kernwright.ledger.names import record_name
 from kernwright.ledger.record import CODE_FIELDS, document, seal_of
 
 H200 = RecordedDevice(arch="sm_90", sm_count=132, name="NVIDIA H200")

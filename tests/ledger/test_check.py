@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernwright.ledger import Record, RecordedPart, RecordFile, check, read_record, usable, write_record
+from kernwright.ledger import Record, RecordedPart, RecordFile, check, usable, write_record
+from kernwright.ledger.reader import read_record
 from kernwright.ledger.record import document as document_of
 from kernwright.ledger.record import seal_of
 from kernwright.specs import SpecError

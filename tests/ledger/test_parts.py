@@ -7,14 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernwright.ledger import (
-    Record,
-    RecordedPart,
-    check,
-    newest,
-    read_record,
-    rows,
-)
+from kernwright.ledger import Record, RecordedPart, check, newest, rows
+from kernwright.ledger.reader import read_record
 from kernwright.specs import SpecError
 from pydantic import ValidationError
 

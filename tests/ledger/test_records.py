@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernwright.ledger import Record, check, make_record, read_record, read_records, write_record
+from kernwright.ledger import Record, check, make_record, read_records, write_record
+from kernwright.ledger.reader import read_record
 from kernwright.specs import SpecError
 from pydantic import ValidationError
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernwright.ledger import Exactness, Group, Judgement, Rule, Timing, judge, median, median_interval
+from kernwright.ledger import Exactness, Group, Rule, Timing, judge, median
+from kernwright.ledger.verdict import Judgement, median_interval
 from pydantic import ValidationError
 
 EXACT = Exactness(cases=16, values=1000, mismatches=0, against="control replicated")

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernwright.ledger import LedgerRefused, RecordedDevice, read_records, record_name, write_record
+from kernwright.ledger import LedgerRefused, RecordedDevice, read_records, write_record
+from kernwright.ledger.names import record_name
 
 
 def test_a_record_gets_a_name_of_what_was_measured(tmp_path: Path, record: Any) -> None:

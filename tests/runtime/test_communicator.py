@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from types import ModuleType
 
 import pytest
-from kernwright.runtime import Communicator, select
+from kernwright.runtime import Communicator
 from kernwright.runtime.communicator import LAYOUT_VERSION
 from kernwright.runtime.device import fake
+from kernwright.runtime.selection import select
 
 FUSED = "fused_up_mix_gather"
 

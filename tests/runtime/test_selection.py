@@ -5,9 +5,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from kernwright.runtime import Request, Selection, select
 from kernwright.runtime.device import CPU, Device, fake
-from kernwright.runtime.selection import Stage
+from kernwright.runtime.request import Request
+from kernwright.runtime.selection import Selection, Stage, select
 from kernwright.table import DeviceKind
 
 HERE = fake("sm_90", 132, "NVIDIA H200")

@@ -9,7 +9,8 @@ from typing import Any
 
 import jsonschema
 import pytest
-from kernwright.specs import families, find_workspace, json_schema, schema_files
+from kernwright.specs import families, find_workspace, schema_files
+from kernwright.specs.schema import json_schema
 
 WORKSPACE = find_workspace()
 SCHEMA = json_schema(families(WORKSPACE)["hyper_connection"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kernwright.specs import RowTiling, TilingError, TreeSpec, row_tiling
+from kernwright.specs import RowTiling, TreeSpec
+from kernwright.specs.tiling import TilingError, row_tiling
 
 DOWN = TreeSpec(4, 320, 8)
 UP = TreeSpec(1, 32, 2)

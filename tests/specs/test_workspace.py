@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from kernwright.specs import SpecError, families, find_workspace, load_specs, schema_files, spec_model
+from kernwright.specs import SpecError, families, find_workspace, load_specs, schema_files
+from kernwright.specs.family import spec_model
 from kernwright.specs.workspace import PACKAGE_ROOT
 
 FAMILY = """\

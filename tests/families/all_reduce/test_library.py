@@ -8,7 +8,8 @@ from pathlib import Path
 import kernwright
 import pytest
 from harness.payload_routes import route_for
-from kernwright.compiler import compile_source, over_budget
+from kernwright.compiler.compile import compile_source
+from kernwright.compiler.resources import over_budget
 from kernwright.specs import find_workspace, schema_files
 
 SPECS = sorted(find_workspace().specs.glob("all_reduce_*.toml"))

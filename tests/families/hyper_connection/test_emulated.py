@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from harness.golden import GoldenCase, read_golden
-from kernwright.emulator import Interleaving, check, fuzz, run, run_candidate
+from kernwright.emulator import Interleaving, candidate_program, check, fuzz, run
 from kernwright.evidence.oracle.dtypes import digest
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS
 from kernwright.generated.dispatch import TABLE
@@ -103,21 +103,25 @@ def test_golden_digests(library, label):
     assert {name: golden[name] for name in found} == found
 
 
-def test_run_candidate_tells_outputs_from_intermediates(odd):
+def test_a_program_tells_outputs_from_intermediates(odd):
     label, name = ODD[0]
     given, answer = odd.answer(label, "first", "normal", 3)
     fields = {**odd.workloads[label].fields, "tokens": 1}
     signature = odd.dispatch.hyper_connection.request_for(fields, "first").signature
     candidate, root = odd.candidate(label, name), odd.dispatch.TABLE.root
-    found = run_candidate(root, candidate, "sm_80", "first", signature, given, Interleaving(5, "random"))
-    assert found.fault is None
-    assert set(found.outputs) == {"block_input", "injection_out"}
-    assert set(found.intermediates) == {"y", "lora"}
-    for stored, array in {**found.outputs, **found.intermediates}.items():
-        assert (array == answer[stored]).all(), stored
+
+    def program(**changes):
+        return candidate_program(root, candidate, "sm_80", "first", signature, {**given, **changes})
+
+    made = program()
+    outcome = run(made.launches, Interleaving(5, "random"))
+    assert outcome.fault is None
+    stored = {buffer.name: array for buffer, array in outcome.arrays.items()}
+    assert set(made.outputs) == {"block_input", "injection_out"}
+    assert set(stored) == {*made.outputs, "y", "lora"}
+    for buffer, array in stored.items():
+        assert (array == answer[buffer]).all(), buffer
     with pytest.raises(ValueError, match="up_weight is missing; the op takes it as float16"):
-        run_candidate(root, candidate, "sm_80", "first", signature, {**given, "up_weight": None})
+        program(up_weight=None)
     with pytest.raises(ValueError, match=r"residual has 10 bytes; float16 of shape \(1, 288\) has 576"):
-        run_candidate(
-            root, candidate, "sm_80", "first", signature, {**given, "residual": given["residual"][0, :5]}
-        )
+        program(residual=given["residual"][0, :5])
