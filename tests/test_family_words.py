@@ -44,7 +44,6 @@ ALLOWED = {
     "emulator/build.py": {"branch"},  # of a preprocessor's #else
     "emulator/text.py": {"row"},  # of the name of a PTX instruction
     "evidence/oracle/dtypes.py": {"payloads"},  # the bits of a NaN
-    "evidence/oracle/fma.py": {"payload"},  # the bits of a NaN
     "evidence/proof.py": LEXICAL,
     "evidence/rekey.py": LEXICAL,
     "generator/identity.py": LEXICAL,

@@ -88,10 +88,14 @@ def specs(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+LOOPS = ("GROUPS", "PASSES", "ROWS_PER_TEAM", "SEGMENTS", "STEPS")
+"""A text has no loop over one step, and then doesn't state how many there are."""
+
+
 class Kernel:
     """One kernel's constants and index formulas, as its text states them."""
 
-    def __init__(self, text: str, symbol: str, launch: Launch, *namespaces: str) -> None:
+    def __init__(self, text: str, symbol: str, launch: Launch, lanes: int, *namespaces: str) -> None:
         self.constants: dict[str, int] = {}
         for namespace in namespaces:
             (body,) = re.findall(rf"namespace {namespace} {{\n(.*?)}}  // namespace", text, re.DOTALL)
@@ -100,13 +104,21 @@ class Kernel:
                     name, value = definition.split(" = ")
                     assert name not in self.constants
                     self.constants[name] = int(value)
+        assert self.constants.setdefault("LANES", lanes) == lanes
         start = text.index(f"\n{symbol}(")
         self.body = text[start : text.index("\n}\n", start)]
         self.grid, self.block = launch.grid[0], launch.block[0]
         assert launch.grid[1:] == launch.block[1:] == (1, 1)
 
     def __getattr__(self, name: str) -> int:
-        return self.constants[name]
+        """A constant; where the text leaves it out, what the loops that are left out imply."""
+        if name in self.constants:
+            return self.constants[name]
+        if name == "TEAMS":
+            return self.block // self.TEAM
+        if name in LOOPS:
+            return 1
+        raise AttributeError(name)
 
     def has(self, name: str) -> bool:
         return name in self.constants
@@ -128,14 +140,16 @@ class Kernel:
 
 def partition(kernel: Kernel, length: int) -> None:
     """A team's lanes take every element once, in chunks, as the tree says."""
-    (chunk_at,), (start_at,) = kernel.formulas(r"int chunk = (.*?);"), kernel.formulas(r"int k = (.*?);")
+    (start_at,) = kernel.formulas(r"int k = (.*?);")
+    guards = kernel.formulas(r"if \((.*?) < CHUNKS\)")
+    assert kernel.has("CHUNKS") == bool(guards)
     taken: dict[int, tuple[int, int]] = {}
     places = product(range(kernel.SEGMENTS), range(kernel.STEPS), range(kernel.PASSES), range(kernel.TEAM))
     for segment, step, part, member in places:
-        chunk = kernel.value(chunk_at, step=step, part=part, member=member)
-        if kernel.has("CHUNKS") and chunk >= kernel.CHUNKS:
+        at = {"segment": segment, "step": step, "part": part, "member": member}
+        if any(kernel.value(guard, **at) >= kernel.CHUNKS for guard in guards):
             continue
-        start = kernel.value(start_at, segment=segment, chunk=chunk)
+        start = kernel.value(start_at, **at)
         for k in range(start, start + kernel.CHUNK):
             assert k not in taken
             taken[k] = (segment, part * kernel.TEAM + member)
@@ -143,7 +157,7 @@ def partition(kernel: Kernel, length: int) -> None:
     assert taken == {
         k: (k // segment_length, (k % segment_length) // kernel.CHUNK % kernel.LANES) for k in range(length)
     }
-    for group_at in kernel.formulas(r"partial\[.*\]\[segment\]\[(.*?)\] ="):
+    for group_at in kernel.formulas(r"partial\[.*\]\[([^]]*)\] ="):
         groups = Counter(
             kernel.value(group_at, part=part, member=member)
             for part in range(kernel.PASSES)
@@ -194,7 +208,6 @@ def check_down(kernel: Kernel, rows: int, length: int) -> None:
     guarded = kernel.has("ROWS")
     if guarded:
         assert rows == kernel.ROWS
-        assert "if (row >= ROWS) continue;" in kernel.body
         assert "if (row < ROWS) finish_" in kernel.body
     assert all(once(found, rows, guarded) for found in rows_by_teams(kernel, "row"))
     if kernel.has("GROUPS"):
@@ -205,7 +218,7 @@ def check_down(kernel: Kernel, rows: int, length: int) -> None:
 
 def check_up_mix(kernel: Kernel, branches: int, hidden: int, low_rank: int) -> None:
     partition(kernel, low_rank)
-    guards, uses = kernel.body.count("if (h >= HIDDEN) continue;"), kernel.body.count("const int h = ")
+    guards, uses = kernel.body.count("if (h < HIDDEN)"), kernel.body.count("const int h = ")
     assert guards in (0, uses)
     assert all(once(found, hidden, guards > 0) for found in rows_by_teams(kernel, "h"))
     shared = 0
@@ -228,7 +241,7 @@ def check_norm(kernel: Kernel, branches: int, hidden: int) -> None:
     for segment, step, lane in product(range(kernel.SEGMENTS), range(kernel.STEPS), range(kernel.LANES)):
         if kernel.has("CHUNKS") and step * kernel.LANES + lane >= kernel.CHUNKS:
             continue
-        start = segment * kernel.SEGMENT + (step * kernel.LANES + lane) * kernel.CHUNK
+        start = segment * (hidden // kernel.SEGMENTS) + (step * kernel.LANES + lane) * kernel.CHUNK
         for k in range(start, start + kernel.CHUNK):
             assert k not in taken
             taken[k] = lane
@@ -294,10 +307,11 @@ def test_every_row_and_every_element_exactly_once(document: dict[str, Any]) -> N
     if generated is None:
         return
     text, launches = generated.sources[0].text, generated.lowering.kernels
-    state = work.branches * work.hidden
+    state, trees = work.branches * work.hidden, work.trees()
 
     def kernel(name: str, *namespaces: str) -> Kernel:
-        return Kernel(text, generated.symbols[name], launches[name], *namespaces)
+        tree = trees["down" if "down_tree" in namespaces else "up" if name == "up_mix" else "norm"]
+        return Kernel(text, generated.symbols[name], launches[name], tree.lanes, *namespaces)
 
     check_down(kernel("down", "down_tree", "down"), work.low_rank + work.branches, state)
     check_down(kernel("down_final", "down_tree", "down_final"), work.low_rank, state)
