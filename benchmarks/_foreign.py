@@ -82,7 +82,7 @@ class Foreign:
     def launcher(self, kind: str) -> Any:
         """A function that launches it on torch's current stream."""
         kernel = Kernel(
-            kind, (CTAS, 1, 1), (THREADS, 1, 1), ("buffer", "cycles"), programmatic=kind == "chained"
+            (CTAS, 1, 1), (THREADS, 1, 1), ("buffer", "cycles"), programmatic=kind == "chained", symbol=kind
         )
         launch = LaunchSequence(
             CudaModule(self.module, self.here.sm_count),

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as distributed
+from _all_reduce_routes import plan_of_route
 from kernwright.evidence.graphs import Graph, capture
 from kernwright.families.all_reduce.reference import in_rank_order, local_sum
 from kernwright.generated import dispatch
@@ -129,7 +130,7 @@ def every_route(ranks: Ranks) -> dict[str, Any]:
             given = ranks.values(numel, dtype, numel)
             for route in ROUTES:
                 try:
-                    plan = dispatch.all_reduce.load_plan_of_route(route, numel, dtype, comm=ranks.comm)
+                    plan = plan_of_route(route, numel, dtype, comm=ranks.comm)
                 except LoadError:  # the CTAs of all local ranks together don't fit on the GPU
                     left_out.add(route)
                     continue

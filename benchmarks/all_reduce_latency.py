@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as distributed
 import torch.distributed._symmetric_memory as symmetric
+from _all_reduce_routes import plan_of_route
 from kernwright.evidence.graphs import Graph, capture, replay_ms
 from kernwright.evidence.ranks import slowest
 from kernwright.generated import dispatch
@@ -32,7 +33,7 @@ def entries(numel: int, dtype: torch.dtype, comm: GroupCommunicator) -> dict[str
     found: dict[str, Entry] = {}
     for route in ROUTES:
         try:
-            plan = dispatch.all_reduce.load_plan_of_route(route, numel, dtype, comm=comm)
+            plan = plan_of_route(route, numel, dtype, comm=comm)
         except ValueError:
             continue  # more than its packets carry
         found[route] = lambda plan=plan: plan([mine], [out])

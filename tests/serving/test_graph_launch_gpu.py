@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from kernwright.generated import dispatch
-from kernwright.runtime import launch
+from kernwright.runtime import graph_launch, launch
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
@@ -173,9 +173,8 @@ def test_a_graph_is_made_while_another_thread_captures() -> None:
 def test_kernel_by_kernel_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `KERNWRIGHT_GRAPH_LAUNCH=0` does."""
     given = tensors(5)
+    by_graph = load_plan("boundary", given)(*given)
+    monkeypatch.setattr(graph_launch, "enabled", lambda: False)
     plan = load_plan("boundary", given)
-    by_graph = plan(*given)
-    sequence = plan.plan._sequence
-    monkeypatch.setattr(sequence, "as_graph", False)
-    by_kernel = plan.plan._direct(0)(given, None)
-    assert same(by_graph, by_kernel)
+    assert not plan.plan._sequence.as_graph
+    assert same(by_graph, plan(*given))
