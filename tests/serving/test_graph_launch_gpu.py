@@ -31,11 +31,11 @@ def tensors(seed: int) -> list[torch.Tensor]:
     return [*activations, *weights]
 
 
-def load_plan(kind: str, given: Sequence[Any]) -> Any:
+def load_plan(kind: str, given: Sequence[Any], as_graph: bool = True) -> Any:
     """The control's plan, whose kernels wait for nobody, after one call."""
     plan = op.plan(*given, kind=kind, policy="control")
     plan(*given)
-    assert plan.plan._sequence.as_graph
+    assert plan.plan._sequence.as_graph is as_graph
     return plan
 
 
@@ -175,6 +175,4 @@ def test_kernel_by_kernel_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     given = tensors(5)
     by_graph = load_plan("boundary", given)(*given)
     monkeypatch.setattr(graph_launch, "enabled", lambda: False)
-    plan = load_plan("boundary", given)
-    assert not plan.plan._sequence.as_graph
-    assert same(by_graph, plan(*given))
+    assert same(by_graph, load_plan("boundary", given, as_graph=False)(*given))
