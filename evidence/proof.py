@@ -47,7 +47,6 @@ class Old:
     text: str
     """Empty where there was no kernel of ours."""
     arch: str
-    code: str
 
 
 @dataclass
@@ -83,14 +82,14 @@ class OldFolder:
         if item is None:
             return f"{self.folder} has no source of {place[2]} with digest {code[:12]}..., which was measured"
         if item["source"] is None:
-            return Old("", item["arch"], code)
+            return Old("", item["arch"])
         try:
             data = (self.folder / item["source"]).read_bytes()
         except OSError as error:
             return f"can't read {self.folder / item['source']}: {error.strerror}"
         if hashlib.sha256(data).hexdigest() != item["source_sha256"]:
             return f"{self.folder / item['source']} isn't the text that its manifest lists"
-        return Old(data.decode(), item["arch"], code)
+        return Old(data.decode(), item["arch"])
 
 
 @dataclass

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from ..compiler.nvrtc import FLAGS
@@ -64,7 +63,17 @@ def _lowering(candidate: CandidateSpec, lowering: Lowering, symbols: Mapping[str
     return {
         "route": candidate.route,
         "kernels": {
-            name: {"symbol": symbols[name], **asdict(launch)} for name, launch in lowering.kernels.items()
+            name: {
+                "symbol": symbols[name],
+                "grid": launch.grid,
+                "block": launch.block,
+                "args": launch.args,
+                "shared_bytes": launch.shared_bytes,
+                "programmatic": launch.programmatic,
+                "resident": launch.resident,
+                "cooperative": launch.cooperative,
+            }
+            for name, launch in lowering.kernels.items()
         },
         "steps": dict(lowering.steps),
         "scratch": _buffers(lowering.scratch),

@@ -94,14 +94,8 @@ def generate_workloads(
     split = getattr(schedule, "parts", lambda *_: ())
     functions = getattr(schedule, "FUNCTIONS", {})
     for workload in workloads:
-        yield GeneratedWorkload(
-            spec.name,
-            workload,
-            family,
-            tuple(made[workload.label()]),
-            tuple(split(spec, workload)),
-            functions,
-        )
+        candidates, parts = tuple(made[workload.label()]), tuple(split(spec, workload))
+        yield GeneratedWorkload(spec.name, workload, family, candidates, parts, functions)
 
 
 def _schedule(family: Family) -> LoweringModule:

@@ -25,7 +25,7 @@ PARTS = 3
 CLOSENESS = 4
 """The first version with candidates under a tolerance; it knew its code by the digest of the text alone."""
 VERSIONS = (2, PARTS, CLOSENESS, SCHEMA)
-"""Versions that are read. One before the last kept no digest of its code, so it is stale until `ledger rekey`."""
+"""Versions that are read. Those before the last kept no digest of the code: their records are stale."""
 CODE_FIELDS = ("code_sha256", "control_code_sha256", "machine_code_sha256", "rekeyed")
 """What version 5 added."""
 
@@ -196,14 +196,8 @@ _COMPUTED = ("schema_version", "verdict", "gain", "interval", "reason", "sha256"
 
 
 def _seal(facts: Mapping[str, object], judgement: Judgement) -> Record:
-    draft = Record.model_validate(
-        {
-            **facts,
-            **asdict(judgement),
-            "schema_version": SCHEMA,
-            "sha256": "0" * 64,
-        }
-    )
+    stated = {**facts, **asdict(judgement), "schema_version": SCHEMA, "sha256": "0" * 64}
+    draft = Record.model_validate(stated)
     return draft.model_copy(update={"sha256": seal_of(draft)})
 
 

@@ -44,10 +44,8 @@ def option_defaults(options: type[CallOptions]) -> dict[str, object]:
 
 def options_schema(options: type[CallOptions]) -> str:
     """The options as torch's schemas write them (`*, float eps=1e-06, ...`); TypeError where torch lacks a type."""
-    ordered = sorted(
-        _ordered(options), key=lambda option: option.default is not MISSING
-    )  # required ones first
-    return ", ".join(["*", *map(_in_schema, ordered)])
+    required_first = sorted(_ordered(options), key=lambda option: option.default is not MISSING)
+    return ", ".join(["*", *map(_in_schema, required_first)])
 
 
 def _ordered(options: type[CallOptions]) -> list[Field[object]]:

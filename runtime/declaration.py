@@ -79,17 +79,23 @@ class Declaration:
             ValueError: shapes that can't be, in a sentence. That each tensor has the shape that `shapes` tells is
                 checked afterwards.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"the op of family {self.family} has no fields(), which this call needs: add it"
+        )
 
     def shapes(self, fields: Mapping[str, Any], kind: str) -> Mapping[str, tuple[int, ...]]:
         """The shapes of a kind's inputs and outputs by name, and of any others; dtypes are the call's."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"the op of family {self.family} has no shapes(), which this call needs: add it"
+        )
 
     def reference(
         self, fields: Mapping[str, Any], kind: str
     ) -> Callable[..., torch.Tensor | Sequence[torch.Tensor]]:
         """The torch reference: from the kind's inputs, in order, to its outputs, fresh ones, also of no elements."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"the op of family {self.family} has no reference(), which this call needs: add it"
+        )
 
     def promise(self, fields: Mapping[str, Any], kind: str) -> tuple[Contract, str]:  # noqa: ARG002
         """What the reference promises for such a call, and how it computes, in words."""

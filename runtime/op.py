@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..table import FieldValue, Table
 from . import policy as policies
 from .arguments import check_overlap, check_presence, refuse_grad
-from .call_options import option_defaults
+from .call_options import LAST, option_defaults
 from .call_reader import CallReader, by_name
 from .device import current
 from .dispatch import Dispatch, chosen_policy
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 MAX_RESOLVED = 4096
 """Calls of different shape that are remembered; a prefill of ever new lengths must not grow without bound."""
-POLICY = -2
-"""Place of the policy among the values of a call's options."""
+POLICY = LAST.index("policy") - len(LAST)
+"""Place of the policy among the values of a call's options, from the end."""
 
 
 class Op(CallReader):

@@ -70,9 +70,8 @@ def _pair(op: Op, kind: str) -> tuple[TorchOperator, TorchOperator]:
 
     name = operator_name(op.family, kind, declared)
     tensors = ", ".join(f"Tensor {name}" for name in declared.called or declared.inputs)
-    taken = (
-        f"{tensors}, {options_schema(op.options)}"  # only here: an op without operators may have any options
-    )
+    # Only here: an op without operators may have options that torch has no type for.
+    taken = f"{tensors}, {options_schema(op.options)}"
     given = "Tensor" if len(names) == 1 else f"({', '.join(f'Tensor {name}' for name in names)})"
     written = ", ".join(
         f"Tensor({chr(ord('a') + place)}!) {name}" for place, name in enumerate(written_names)

@@ -49,9 +49,8 @@ class Deciding(Op):
 
     family = FAMILY
     kinds: ClassVar[Mapping[str, Kind]] = {
-        KIND: Kind(
-            ("x", "weight"), ("result",), without=frozenset({"channel_rows"}), operator=None
-        )  # `overlap.operator` has one for all dispatch modules
+        # Without an operator of its own: `overlap.operator` has one for all dispatch modules.
+        KIND: Kind(("x", "weight"), ("result",), without=frozenset({"channel_rows"}), operator=None)
     }
     options = Terms
     short_form: ClassVar[Mapping[str, str]] = {"w": "width", "k": "k", "m": "m", "tp": "world_size"}

@@ -146,6 +146,21 @@ def test_flags_are_ordered_as_their_names_say(environment: Environment) -> None:
         assert re.search(order, ptx), order
 
 
+@pytest.mark.parametrize(
+    ("tagged_type", "width"),
+    [("unsigned int", "b?u?32"), ("unsigned long long", "b?u?64"), ("uint4", r"v2\.b?u?64|b128")],
+)
+def test_a_tagged_word_is_moved_whole(environment: Environment, tagged_type: str, width: str) -> None:
+    """Tag and data of a word travel in one access, 8 bytes of a word of 16 at least."""
+    source = environment.get_template("prelude/atomics.cuh.j2").render(tagged_type=tagged_type) + (
+        f'extern "C" __global__ void probe({tagged_type}* word) {{ '
+        "store_tagged_system(word, load_tagged_system(word + 1)); }"
+    )
+    ptx = compile_source(source, file_name="tagged.cu", arch="sm_90", kind="ptx").data.decode()
+    for access in ("ld", "st"):
+        assert re.search(rf"{access}\.relaxed\.sys\.\S*({width})", ptx), ptx[-1500:]
+
+
 ODD = {
     "idle_lanes": """
         workload = { dtype = "bfloat16", branches = 3, hidden = 72, low_rank = 24, norm_weight = "shared",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -130,21 +130,34 @@ def test_launches_contract_and_flags_count(library: Generation) -> None:
     text, arch = token_digest(known.text), known.arch
     assert code_digest(workload, candidate, lowering, symbols, text, arch) == known.code
     launch = next(iter(lowering.kernels.values()))
-    lowerings = [
-        launched(lowering, grid=(launch.grid[0] + 1, 1, 1)),
-        launched(lowering, block=(launch.block[0] + 32, 1, 1)),
-        launched(lowering, args=launch.args[::-1]),
-        launched(lowering, shared_bytes=launch.shared_bytes + 16),
-        launched(lowering, programmatic=not launch.programmatic),
-        launched(lowering, resident=not launch.resident),
-        replace(lowering, steps={kind: steps[::-1] + steps for kind, steps in lowering.steps.items()}),
-        replace(lowering, scratch={**lowering.scratch, "more": ((1,), "float32")}),
-        replace(lowering, state={"more": ((1,), "uint32")}),
-        replace(lowering, arguments={"more": "uint64"}),
-        replace(lowering, options={"more": 1}),
-        replace(lowering, capabilities=("more",)),
-        replace(lowering, channel={"size": 17}),
-    ]
+    launches = {
+        "grid": (launch.grid[0] + 1, 1, 1),
+        "block": (launch.block[0] + 32, 1, 1),
+        "args": launch.args[::-1],
+        "shared_bytes": launch.shared_bytes + 16,
+        "programmatic": not launch.programmatic,
+        "resident": not launch.resident,
+        "cooperative": not launch.cooperative,
+    }
+    assert set(launches) == {field.name for field in fields(Launch)}
+    others = {
+        "steps": {kind: steps[::-1] + steps for kind, steps in lowering.steps.items()},
+        "scratch": {**lowering.scratch, "more": ((1,), "float32")},
+        "state": {"more": ((1,), "uint32")},
+        "arguments": {"more": "uint64"},
+        "options": {"more": 1},
+        "capabilities": ("more",),
+        "channel": {"size": 17},
+    }
+    # What a template and its numbers make is in the tokens; how little scratch the emulator needs changes no kernel.
+    assert {field.name for field in fields(Lowering)} - set(others) == {
+        "template",
+        "constants",
+        "kernels",
+        "scratch_by",
+    }
+    lowerings = [launched(lowering, **{name: value}) for name, value in launches.items()]
+    lowerings += [replace(lowering, **{name: value}) for name, value in others.items()]
     workloads = [
         workload.model_copy(update={"eps": 2e-6}),
         workload.model_copy(update={"tree": workload.tree.model_copy(update={"up": TreeSpec(2, 32, 2)})}),
