@@ -53,7 +53,7 @@ class OfTokens:
         return self.made.of_tokens(self.tokens, device, seed)
 
     def baselines(self, workload: Workload) -> Mapping[str, Callable[..., Any]]:
-        """What people run today."""
+        """What users run without us."""
         return baselines_of_boundary.of(shape_of(workload, self.tokens))
 
 

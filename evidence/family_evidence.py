@@ -94,7 +94,7 @@ class FamilyEvidence(Protocol):
         """What is timed; for a workload of several ranks it is `ChannelEvidence.chain_of_rank` instead."""
 
     def baselines(self, workload: Workload) -> Mapping[str, Callable[[Chain], Call]]:
-        """What people run today, by name; each is prepared for a chain, which may take seconds."""
+        """What users run without us, by name; each is prepared for a chain, which may take seconds."""
 
 
 @runtime_checkable

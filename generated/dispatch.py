@@ -27,8 +27,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9761b7abf2059b5f55f7f3262253a0c6a8c203d0188fa32760fd73eb5ed6d78d', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', '881b35bb52a4d8d6e4c53e3b308ad952351933201d333bd962fa0a1cac7e5e4b'),
-                        'sm_90': Build('b1939f8d2ad0150623dea1c5529b73516194de761df92dba4504cd76d88cd899', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', '881b35bb52a4d8d6e4c53e3b308ad952351933201d333bd962fa0a1cac7e5e4b'),
+                        'sm_80': Build('9761b7abf2059b5f55f7f3262253a0c6a8c203d0188fa32760fd73eb5ed6d78d', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', 'd1ae0ffaa96301a273d909cd8e309252f6839a6807cfb18b4c6d652622d69046'),
+                        'sm_90': Build('b1939f8d2ad0150623dea1c5529b73516194de761df92dba4504cd76d88cd899', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', 'd1ae0ffaa96301a273d909cd8e309252f6839a6807cfb18b4c6d652622d69046'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -50,8 +50,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('1d41c808d8066f31086e7a6f424ab4bfa00fb34c6598600b56412a0dfee5704b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '5ce095b7d5601fef3591b47d510e8e07c9b2286bb5e80df276852085850fd9a8'),
-                        'sm_90': Build('5ca50ba11a8c19dbcb0e6708c35c7c2bedf0f2937506943378baf6fcfd0d0e56', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '5ce095b7d5601fef3591b47d510e8e07c9b2286bb5e80df276852085850fd9a8'),
+                        'sm_80': Build('1d41c808d8066f31086e7a6f424ab4bfa00fb34c6598600b56412a0dfee5704b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '0cd5985719a0e946ff71ec8d5811b6ab0567d4147962786b428aedb84c37067d'),
+                        'sm_90': Build('5ca50ba11a8c19dbcb0e6708c35c7c2bedf0f2937506943378baf6fcfd0d0e56', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '0cd5985719a0e946ff71ec8d5811b6ab0567d4147962786b428aedb84c37067d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -73,8 +73,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('3dcc178a2032607e3ce238976f54882c995d619f2598d50327482a9030ba5ede', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', 'a2968a26d2bf13e6e7ac9ae7b5406b53e419445a3ebbf7f8ffabda8aec665132'),
-                        'sm_90': Build('7619329b101eb22f5aed3bc445864c4f0ef3263496cb38a9e08851225d595ae3', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', 'a2968a26d2bf13e6e7ac9ae7b5406b53e419445a3ebbf7f8ffabda8aec665132'),
+                        'sm_80': Build('3dcc178a2032607e3ce238976f54882c995d619f2598d50327482a9030ba5ede', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', '4010c520623e33ad5736a44aedae8e35173c783e232ef376fad357c352b8eed5'),
+                        'sm_90': Build('7619329b101eb22f5aed3bc445864c4f0ef3263496cb38a9e08851225d595ae3', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', '4010c520623e33ad5736a44aedae8e35173c783e232ef376fad357c352b8eed5'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -96,8 +96,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('12f18d0153d125f0a355fdb3939d618908ed1bd7f6609b0e246185f3b9e429c2', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', '1c084fd60c53832a95426d77ebc157994e93b0d93744e4d5c60d7359b7b21709'),
-                        'sm_90': Build('f0941c68edb0639be8bc325fea8f3234c469c162be3ccf35840d2a576ddf47d4', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', '1c084fd60c53832a95426d77ebc157994e93b0d93744e4d5c60d7359b7b21709'),
+                        'sm_80': Build('12f18d0153d125f0a355fdb3939d618908ed1bd7f6609b0e246185f3b9e429c2', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'e6a1d6d31d827345890ee2151f6f84ce8d2856168ce511143edf4828d934754b'),
+                        'sm_90': Build('f0941c68edb0639be8bc325fea8f3234c469c162be3ccf35840d2a576ddf47d4', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'e6a1d6d31d827345890ee2151f6f84ce8d2856168ce511143edf4828d934754b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -134,8 +134,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('515d919a8407cec249e9d578820a2a4b10405a62571d681483e6740d140624e9', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', 'ac467617f3f06e6625ecb22ac57f9690c2ee5453b424e4e1a642531c4f787f1b'),
-                        'sm_90': Build('17da2c17238127a1d0b7451486e7f9cb47b8d40aeb9d9de01bf2514672340164', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', 'ac467617f3f06e6625ecb22ac57f9690c2ee5453b424e4e1a642531c4f787f1b'),
+                        'sm_80': Build('515d919a8407cec249e9d578820a2a4b10405a62571d681483e6740d140624e9', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', '31f75efb362fddf42f809284803a95810ac6ea5f0d3d71b8c72f8e63abb4a556'),
+                        'sm_90': Build('17da2c17238127a1d0b7451486e7f9cb47b8d40aeb9d9de01bf2514672340164', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', '31f75efb362fddf42f809284803a95810ac6ea5f0d3d71b8c72f8e63abb4a556'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -157,8 +157,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('273dedeaacd85f15bf06532a4204f53a4b0cdcd5b7c907e5a7de1f1761af5fe1', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '146e51686121e3b2b50e5223e66797bf91b7b4764e6fc7f0a54b26e08387771b'),
-                        'sm_90': Build('888d570036f9d118d02f41901ba9600d8dd58f61359ce009bf7c0aa065681a3b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '146e51686121e3b2b50e5223e66797bf91b7b4764e6fc7f0a54b26e08387771b'),
+                        'sm_80': Build('273dedeaacd85f15bf06532a4204f53a4b0cdcd5b7c907e5a7de1f1761af5fe1', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '9a51d77b0d587729a46df1ff838a53cfdbf104eb6eb7600563b9f099ab59de17'),
+                        'sm_90': Build('888d570036f9d118d02f41901ba9600d8dd58f61359ce009bf7c0aa065681a3b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '9a51d77b0d587729a46df1ff838a53cfdbf104eb6eb7600563b9f099ab59de17'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -180,8 +180,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('79d1f2b8a830bd105e9fb5d8b915febc2ec17f4efa507027ee8477b8bab98f05', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '38777068362bff77e20128763b73d699ca9bf32356e4446d7011bd4c6538edc4'),
-                        'sm_90': Build('bd3928df137272f8aec63bd9ffe79fa02168e6372e16f8a753dac660f22825be', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '38777068362bff77e20128763b73d699ca9bf32356e4446d7011bd4c6538edc4'),
+                        'sm_80': Build('79d1f2b8a830bd105e9fb5d8b915febc2ec17f4efa507027ee8477b8bab98f05', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '1e53f54cf9b36dcdd71ec52154b48ff905bd802e08dfb1a7627d0d8f10d3a7dd'),
+                        'sm_90': Build('bd3928df137272f8aec63bd9ffe79fa02168e6372e16f8a753dac660f22825be', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '1e53f54cf9b36dcdd71ec52154b48ff905bd802e08dfb1a7627d0d8f10d3a7dd'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -203,8 +203,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('a3a73a8d9a488d1f792d685d6f4956ed080304efcfa0db1b7f49e3dc49e128df', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '03c27e20b3a1f65e537abab8cfb505d089bef007c43bb47a72b22045cec773bf'),
-                        'sm_90': Build('38cbc4f59d8603a890b01ff8da0ae335bf04a454b8deb25005be40cca7dfd7fb', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '03c27e20b3a1f65e537abab8cfb505d089bef007c43bb47a72b22045cec773bf'),
+                        'sm_80': Build('a3a73a8d9a488d1f792d685d6f4956ed080304efcfa0db1b7f49e3dc49e128df', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '7f1bdda1773779a668a1db9d469046e79a6e30ce82422610d52bf3ce28763c43'),
+                        'sm_90': Build('38cbc4f59d8603a890b01ff8da0ae335bf04a454b8deb25005be40cca7dfd7fb', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '7f1bdda1773779a668a1db9d469046e79a6e30ce82422610d52bf3ce28763c43'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -242,8 +242,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('357adfed4c15b7d0b1175558da5162147705cc187a04e71057d49c209c0f5d93', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '6dd3bfb45e54cce6ed73f241b5cf7749fdadf56417cebeccae933b969a02db89'),
-                        'sm_90': Build('0d5ac6b08346abc73a4e6015121aeff32546f7d3ebec26bf395c758299a839da', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '6dd3bfb45e54cce6ed73f241b5cf7749fdadf56417cebeccae933b969a02db89'),
+                        'sm_80': Build('357adfed4c15b7d0b1175558da5162147705cc187a04e71057d49c209c0f5d93', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '0bf65ef782edb0f1764d5cf92ce2379c63f422668dafb232db31d4e26c6401cf'),
+                        'sm_90': Build('0d5ac6b08346abc73a4e6015121aeff32546f7d3ebec26bf395c758299a839da', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '0bf65ef782edb0f1764d5cf92ce2379c63f422668dafb232db31d4e26c6401cf'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -265,8 +265,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('015b1f9c73cb71447175c8b143831628de1f124dc9365cbd454316aa1a669798', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', '6abb1d5c800199068970372c56efce8f189358fb8b00efb1107d619d6c0375e7'),
-                        'sm_90': Build('64cb0ff4d697e0b6b6b4bf5c0c8ecdbb9755194ec1bd680356b0a0eb78e8302d', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', '6abb1d5c800199068970372c56efce8f189358fb8b00efb1107d619d6c0375e7'),
+                        'sm_80': Build('015b1f9c73cb71447175c8b143831628de1f124dc9365cbd454316aa1a669798', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', 'd3aec097029cc0becd54080ab0e793f564656ac1a202373837534b4b5113c298'),
+                        'sm_90': Build('64cb0ff4d697e0b6b6b4bf5c0c8ecdbb9755194ec1bd680356b0a0eb78e8302d', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', 'd3aec097029cc0becd54080ab0e793f564656ac1a202373837534b4b5113c298'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -288,8 +288,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('af033851e233aa7cfd52e6ebcb3f19168e7200bcfd25c0115bca1509a9f8ce84', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '247ac8667d113076ed32672e5bddc6537b43d5ced2e466ef73b7593843f812ea'),
-                        'sm_90': Build('1f9092d6bb3a588c429eb8b1382b77b85f3ad47f77250e6cf039fb207493d35e', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '247ac8667d113076ed32672e5bddc6537b43d5ced2e466ef73b7593843f812ea'),
+                        'sm_80': Build('af033851e233aa7cfd52e6ebcb3f19168e7200bcfd25c0115bca1509a9f8ce84', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '853c7a35521ec6c7e82c54f35c2445ec865d62d91b892887b086f553683d5549'),
+                        'sm_90': Build('1f9092d6bb3a588c429eb8b1382b77b85f3ad47f77250e6cf039fb207493d35e', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '853c7a35521ec6c7e82c54f35c2445ec865d62d91b892887b086f553683d5549'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -311,8 +311,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('79c904872e17c18a788cf4e8510713a61c25d470d277871b9a684a15a6209135', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', 'd33c5e1cacedce4d8fb261d1b9245ba43e2e557025c62c6d2359734005858bf6'),
-                        'sm_90': Build('4a1b00fdb56604fee9cf09046cf421071eac6ebe743ec74f6ba001520f8727a4', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', 'd33c5e1cacedce4d8fb261d1b9245ba43e2e557025c62c6d2359734005858bf6'),
+                        'sm_80': Build('79c904872e17c18a788cf4e8510713a61c25d470d277871b9a684a15a6209135', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', '809d207f90eeb54d7d60a4fe905ce8bbd03bc4d7f6c57a26df24e3c61abab920'),
+                        'sm_90': Build('4a1b00fdb56604fee9cf09046cf421071eac6ebe743ec74f6ba001520f8727a4', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', '809d207f90eeb54d7d60a4fe905ce8bbd03bc4d7f6c57a26df24e3c61abab920'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -350,8 +350,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('0025bcc0d87ef154fab2bcbdc1b9eb1ed6e52f5b6afefa2f4f9745c139ffc6f3', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', 'd8259cde86cd6c99e04c900a637fa56df00d5a7f1c77a7ef22f9a7253bf83049'),
-                        'sm_90': Build('deb7f02d9ae5af6e95843dfbe8c9c6c0b31b8bda26032890eea270bffe0ccbc9', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', 'd8259cde86cd6c99e04c900a637fa56df00d5a7f1c77a7ef22f9a7253bf83049'),
+                        'sm_80': Build('0025bcc0d87ef154fab2bcbdc1b9eb1ed6e52f5b6afefa2f4f9745c139ffc6f3', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', 'ba67ded09e91e3702865a69a5773c8ae148a92a490ae33930f47d1baf035446e'),
+                        'sm_90': Build('deb7f02d9ae5af6e95843dfbe8c9c6c0b31b8bda26032890eea270bffe0ccbc9', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', 'ba67ded09e91e3702865a69a5773c8ae148a92a490ae33930f47d1baf035446e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -373,8 +373,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('3fd32612b3177b85181f9e79d42b6a9a15aaf78cad56f87ae66460b6ac5b74eb', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', 'f024e3be2892c26078697194912e6efe67a65030d120eb2da1ad4303fbebf1cb'),
-                        'sm_90': Build('a96693fb2676a7f1f9c0971d611b77febf8cabd22095f3bdccdf248b21199a4a', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', 'f024e3be2892c26078697194912e6efe67a65030d120eb2da1ad4303fbebf1cb'),
+                        'sm_80': Build('3fd32612b3177b85181f9e79d42b6a9a15aaf78cad56f87ae66460b6ac5b74eb', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '42ced71ec6b4aab44059f7bbc098ab4b79676de980133bbe068ea2404c789f02'),
+                        'sm_90': Build('a96693fb2676a7f1f9c0971d611b77febf8cabd22095f3bdccdf248b21199a4a', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '42ced71ec6b4aab44059f7bbc098ab4b79676de980133bbe068ea2404c789f02'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -396,8 +396,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c71bd641f65037ed445bb13813ac608d7310b8ace6598f5339c0419cfb42483f', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', '72f7b5f718427a9d5b0e9ef5eaed63dbd9f7ff4400359e737a903931da807374'),
-                        'sm_90': Build('01737441da4b6796bacfd5ef25490a7703983b77ecf9d8baf9425b570916e5e7', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', '72f7b5f718427a9d5b0e9ef5eaed63dbd9f7ff4400359e737a903931da807374'),
+                        'sm_80': Build('c71bd641f65037ed445bb13813ac608d7310b8ace6598f5339c0419cfb42483f', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', '2cf1c6c9a4a81a9d41e2a426ca03aa5e1fa601b23336ba0962a7a2244347dd16'),
+                        'sm_90': Build('01737441da4b6796bacfd5ef25490a7703983b77ecf9d8baf9425b570916e5e7', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', '2cf1c6c9a4a81a9d41e2a426ca03aa5e1fa601b23336ba0962a7a2244347dd16'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -419,8 +419,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d7abf58bcfffd35ea2b32159931fd784b8084207b1c7ea18d7aaf07b1a6fb74b', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', 'b06350e3eb2fcd7454f46f8b1925578bc873accd2821d3c6a793c5c2e7738ce4'),
-                        'sm_90': Build('93ff0109d3f8bc2bfa5ff99681548ea6b53145e735983966d9513441d5f1eabf', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', 'b06350e3eb2fcd7454f46f8b1925578bc873accd2821d3c6a793c5c2e7738ce4'),
+                        'sm_80': Build('d7abf58bcfffd35ea2b32159931fd784b8084207b1c7ea18d7aaf07b1a6fb74b', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', '9d9c546e6a7c371ad6018e524fd54779f9ab971679149b7b5f7b6171abb5f1fb'),
+                        'sm_90': Build('93ff0109d3f8bc2bfa5ff99681548ea6b53145e735983966d9513441d5f1eabf', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', '9d9c546e6a7c371ad6018e524fd54779f9ab971679149b7b5f7b6171abb5f1fb'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -457,8 +457,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d50eb3d34e052015f9e3d382c474ce4e9e8d6d18d69206a7bb7239b8434abf6c', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', '844b3645a934515d92bf13451ff597c39aef3d9aaad8108bba4b15106579a11f'),
-                        'sm_90': Build('a64afff3c6a2c903897fe1e337416853d9ba9f4311d1dbae9ad1147f0d423adb', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', '844b3645a934515d92bf13451ff597c39aef3d9aaad8108bba4b15106579a11f'),
+                        'sm_80': Build('d50eb3d34e052015f9e3d382c474ce4e9e8d6d18d69206a7bb7239b8434abf6c', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', '6f98ff91223b54147296876b5a9d7fa353da56e2b3e839fcadcb6302b1ede2aa'),
+                        'sm_90': Build('a64afff3c6a2c903897fe1e337416853d9ba9f4311d1dbae9ad1147f0d423adb', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', '6f98ff91223b54147296876b5a9d7fa353da56e2b3e839fcadcb6302b1ede2aa'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -480,8 +480,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ba9d0e303a12166c68bcf42b426f9387e5c64a9ec8b9e0c525522cff0652b8e9', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '56c463a5e6baf3d4095a832a30f130ba2912c2b3d299eaf507ec21f873315f3b'),
-                        'sm_90': Build('f7a0ebf29394c6d9581e9ac692a166ad37540a66ab96fa84d6bc7ef65c351315', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '56c463a5e6baf3d4095a832a30f130ba2912c2b3d299eaf507ec21f873315f3b'),
+                        'sm_80': Build('ba9d0e303a12166c68bcf42b426f9387e5c64a9ec8b9e0c525522cff0652b8e9', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '00df46db0ae78237d18beca7832397f6a12bbef962d451f6ce1e3356333c977c'),
+                        'sm_90': Build('f7a0ebf29394c6d9581e9ac692a166ad37540a66ab96fa84d6bc7ef65c351315', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '00df46db0ae78237d18beca7832397f6a12bbef962d451f6ce1e3356333c977c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -503,8 +503,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('af0b09c4f4841d61ab9ca37acde1f92376add82d4cda2f53ea7643b262b9ce36', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '125ff388c7ce2ef055c12436796c8076c6c847e3407d1883664772736994ad55'),
-                        'sm_90': Build('6b76bdf485c4691d80f120e990eab93a950125fd77d5c1849f600327a45560f4', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '125ff388c7ce2ef055c12436796c8076c6c847e3407d1883664772736994ad55'),
+                        'sm_80': Build('af0b09c4f4841d61ab9ca37acde1f92376add82d4cda2f53ea7643b262b9ce36', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '66fc6cad732adb8992abf0f2eb73a0c9e617fe006483d2ae09821c0238af5298'),
+                        'sm_90': Build('6b76bdf485c4691d80f120e990eab93a950125fd77d5c1849f600327a45560f4', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '66fc6cad732adb8992abf0f2eb73a0c9e617fe006483d2ae09821c0238af5298'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -526,8 +526,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('cb1d5dd62f77ec8dbd71e62e8d33a74da2a77aae47a470b34b9d2b95f3ec2360', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '8ed5a546f18ea9f98a136e596a5164fc5479713f3a0774d777c64ec2561db96e'),
-                        'sm_90': Build('b69aa8748650c241b7ef691abc31f57f2c66ec5c765912c18724e40719393586', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '8ed5a546f18ea9f98a136e596a5164fc5479713f3a0774d777c64ec2561db96e'),
+                        'sm_80': Build('cb1d5dd62f77ec8dbd71e62e8d33a74da2a77aae47a470b34b9d2b95f3ec2360', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '20f8c5ea10bd92e6adc0a67bd651f6ccabba8eb6171d8c0bd36a7f95603409ad'),
+                        'sm_90': Build('b69aa8748650c241b7ef691abc31f57f2c66ec5c765912c18724e40719393586', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '20f8c5ea10bd92e6adc0a67bd651f6ccabba8eb6171d8c0bd36a7f95603409ad'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -565,8 +565,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('756b56ca53b4093f6a45115f1115d7a85768a647d58843d2d352f97a214a23a4', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', 'e7d19e50fe602f902dc5094574859f4c9cdc70767fe745df7f6c347c3fa41c8d'),
-                        'sm_90': Build('1c62ef287728c9d0472f37a0aa6e9e32247fe9e31ddb950d84ba20186873bd0c', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', 'e7d19e50fe602f902dc5094574859f4c9cdc70767fe745df7f6c347c3fa41c8d'),
+                        'sm_80': Build('756b56ca53b4093f6a45115f1115d7a85768a647d58843d2d352f97a214a23a4', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', '273cf71e103bee90ae43f8963e5d2e711481d043c5eb6a8a6095804e2cf82e4b'),
+                        'sm_90': Build('1c62ef287728c9d0472f37a0aa6e9e32247fe9e31ddb950d84ba20186873bd0c', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', '273cf71e103bee90ae43f8963e5d2e711481d043c5eb6a8a6095804e2cf82e4b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -588,8 +588,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c3e10fb8b1295271d7488eca3552967f5fc29f82c62c8279818277223113689e', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', 'e630a6b54d00f6c80630d1a79d0824b3220afb07fdbdeed8ad2986fb8857313f'),
-                        'sm_90': Build('853ded6751681a7ea3c8e341e4c0db357bda8329b8fc5204ceb089c92cea58ea', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', 'e630a6b54d00f6c80630d1a79d0824b3220afb07fdbdeed8ad2986fb8857313f'),
+                        'sm_80': Build('c3e10fb8b1295271d7488eca3552967f5fc29f82c62c8279818277223113689e', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', '7fc6d3af89c6c42ac30a1c38828e015be06a163623f7ff187828f7cc277b5c9e'),
+                        'sm_90': Build('853ded6751681a7ea3c8e341e4c0db357bda8329b8fc5204ceb089c92cea58ea', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', '7fc6d3af89c6c42ac30a1c38828e015be06a163623f7ff187828f7cc277b5c9e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -611,8 +611,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('894616bb1271b958ba56ac429ae4cd606b3175145520363db8ca96908420acca', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '73046a7141e26a24c74b6f6628a9e9ba71c8a40b4fd4635835e493238ca6229d'),
-                        'sm_90': Build('a59ab5bb4e9c13fa6f934ad055be3cbd3cd0d0ccdfb634245f01efc28c8b0cf0', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '73046a7141e26a24c74b6f6628a9e9ba71c8a40b4fd4635835e493238ca6229d'),
+                        'sm_80': Build('894616bb1271b958ba56ac429ae4cd606b3175145520363db8ca96908420acca', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', 'f92b3546b3df4399dfbd48ea584c70b28f1e0d789eb28817fe3554f2d71ae900'),
+                        'sm_90': Build('a59ab5bb4e9c13fa6f934ad055be3cbd3cd0d0ccdfb634245f01efc28c8b0cf0', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', 'f92b3546b3df4399dfbd48ea584c70b28f1e0d789eb28817fe3554f2d71ae900'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -634,8 +634,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9e50c66a526bfdd6eaa72eddfa6ddb89fa70a84b4e9e8a3c9482a38917f19bf1', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '87dd54efcb6704ee3013f5943421e461e1f8b5ce29ff19f5830c05443e6d2a19'),
-                        'sm_90': Build('7a8ae95f2385b27d0a2d7a8794ee94097598589aebc62b433b93e41853991fe8', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '87dd54efcb6704ee3013f5943421e461e1f8b5ce29ff19f5830c05443e6d2a19'),
+                        'sm_80': Build('9e50c66a526bfdd6eaa72eddfa6ddb89fa70a84b4e9e8a3c9482a38917f19bf1', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '45609f62e154e2726c23683feeb4f8e073f8c0813d7d8a4ff4fe6482ebfcad72'),
+                        'sm_90': Build('7a8ae95f2385b27d0a2d7a8794ee94097598589aebc62b433b93e41853991fe8', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '45609f62e154e2726c23683feeb4f8e073f8c0813d7d8a4ff4fe6482ebfcad72'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -673,8 +673,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('67b61b87616e46bdaf7313afe1194050d569d22def843be983eae60a7c91c814', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', '364bae0180f3ac448f4d5ecaf38bdc367910457f547aec1671866f84d9656071'),
-                        'sm_90': Build('3d1295c9ff752d19c8a41902a2917bbb865da17fa1b0e04700633cd520563f13', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', '364bae0180f3ac448f4d5ecaf38bdc367910457f547aec1671866f84d9656071'),
+                        'sm_80': Build('67b61b87616e46bdaf7313afe1194050d569d22def843be983eae60a7c91c814', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', 'f2e522237a0ae3f8274c794aa5a1e253105d218729b7a5ff384610326527b9d4'),
+                        'sm_90': Build('3d1295c9ff752d19c8a41902a2917bbb865da17fa1b0e04700633cd520563f13', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', 'f2e522237a0ae3f8274c794aa5a1e253105d218729b7a5ff384610326527b9d4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -696,8 +696,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('820730ff4da54234f210da95badacd29bbb8df2daf7ae80cbce62d4692a5a2e7', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', '4e768d86433d847a3389d6c47139f1f09d1f7dc677f7c309d6d5befd5f0efc4d'),
-                        'sm_90': Build('942e21056d8c6932572e9e3a24fe862938083e75d07bc69caa05d0f37357fff2', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', '4e768d86433d847a3389d6c47139f1f09d1f7dc677f7c309d6d5befd5f0efc4d'),
+                        'sm_80': Build('820730ff4da54234f210da95badacd29bbb8df2daf7ae80cbce62d4692a5a2e7', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', 'ddeb1e076647d34a1fd56044a0dc44d9eca08bf7f8903f35efb33591305f05dc'),
+                        'sm_90': Build('942e21056d8c6932572e9e3a24fe862938083e75d07bc69caa05d0f37357fff2', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', 'ddeb1e076647d34a1fd56044a0dc44d9eca08bf7f8903f35efb33591305f05dc'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -719,8 +719,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('b4d3b8a445ce341be74758577372c7e65cb0f71774741377ed7d7f945ab429d8', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '4c132efb77bd3baab630319ea347aa005c4eb945fd61306a02115ce0e6237312'),
-                        'sm_90': Build('3efa99d6ad4eea0b8f7cf583b76c164728b2621d2cecb321d8a1a9c7d220a8cc', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '4c132efb77bd3baab630319ea347aa005c4eb945fd61306a02115ce0e6237312'),
+                        'sm_80': Build('b4d3b8a445ce341be74758577372c7e65cb0f71774741377ed7d7f945ab429d8', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '963d9ba6675941e8b94f2e1d1015c4039710e3fa7f51c4cb8878c771eafe1f39'),
+                        'sm_90': Build('3efa99d6ad4eea0b8f7cf583b76c164728b2621d2cecb321d8a1a9c7d220a8cc', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '963d9ba6675941e8b94f2e1d1015c4039710e3fa7f51c4cb8878c771eafe1f39'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -742,8 +742,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('93936d756197c1caa493717c2b317e153e4b42dc3b5f068ced7fcd1da30ddcd3', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '7bf51c9c4c45d55a9d4047eee612d5c254432a408c15e84d364a86ccae199ae1'),
-                        'sm_90': Build('cfe764a1b4e5a0d648cfa0ad681effe4a5d32257ed5aac5ae0d580df34273975', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '7bf51c9c4c45d55a9d4047eee612d5c254432a408c15e84d364a86ccae199ae1'),
+                        'sm_80': Build('93936d756197c1caa493717c2b317e153e4b42dc3b5f068ced7fcd1da30ddcd3', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '57b5ebd5857bab41baefc26388b0f6d35f1ecd042d0d781b0a02daeaf908bc7d'),
+                        'sm_90': Build('cfe764a1b4e5a0d648cfa0ad681effe4a5d32257ed5aac5ae0d580df34273975', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '57b5ebd5857bab41baefc26388b0f6d35f1ecd042d0d781b0a02daeaf908bc7d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -780,8 +780,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('63e819fd45c85cdeed9d68f4417f96175f894cd9da45d7e9888664f0b4c76fba', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '4a1f289a96d7df1b2199529eb896715b20adba7d09a6f1037571a4d7f9c9ced2'),
-                        'sm_90': Build('ee1b736f06f8ae7452c8f81fdc245427222e65d86fdd1c3230b3f07f5beaa5ed', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '4a1f289a96d7df1b2199529eb896715b20adba7d09a6f1037571a4d7f9c9ced2'),
+                        'sm_80': Build('63e819fd45c85cdeed9d68f4417f96175f894cd9da45d7e9888664f0b4c76fba', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '72ef9170ca3baa09a01700c0433944b428dbf7c15d54bf377d3db29e01c17ea7'),
+                        'sm_90': Build('ee1b736f06f8ae7452c8f81fdc245427222e65d86fdd1c3230b3f07f5beaa5ed', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '72ef9170ca3baa09a01700c0433944b428dbf7c15d54bf377d3db29e01c17ea7'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -803,8 +803,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('23a086020fbe25e6f70ebd35cb3d6a6a0236b0bc165874507583097e236cd2ed', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'd3078728f993cb58aeddf337bf4b5429e6b57b09b6537330533d580d4f7cfecd'),
-                        'sm_90': Build('6897eff022c347945310515083d47160e77bd8c10439625b059c7402cbffc20c', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'd3078728f993cb58aeddf337bf4b5429e6b57b09b6537330533d580d4f7cfecd'),
+                        'sm_80': Build('23a086020fbe25e6f70ebd35cb3d6a6a0236b0bc165874507583097e236cd2ed', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'c1493b57f782645de5f7992516d92305f9903832d37c55ecc65ac6f2c350de5f'),
+                        'sm_90': Build('6897eff022c347945310515083d47160e77bd8c10439625b059c7402cbffc20c', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'c1493b57f782645de5f7992516d92305f9903832d37c55ecc65ac6f2c350de5f'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -826,8 +826,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('7e67ceb5c27f03b950ed511a5dcb0a97e6fb82a5239b9e382e1e0803c41995ee', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', '5801d6f546c8a57641d84e99be18b077a144377204081ca2989f7423f599e3ac'),
-                        'sm_90': Build('dfa3616a8afbab928a411a341c04a3a60eb9d5b755b771aa80005024bf58bac2', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', '5801d6f546c8a57641d84e99be18b077a144377204081ca2989f7423f599e3ac'),
+                        'sm_80': Build('7e67ceb5c27f03b950ed511a5dcb0a97e6fb82a5239b9e382e1e0803c41995ee', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', '5d81eb152ce6be9a3ed19b4a0ccd9e6ead337cd494c4e25b97c08f6f2d4ff0bc'),
+                        'sm_90': Build('dfa3616a8afbab928a411a341c04a3a60eb9d5b755b771aa80005024bf58bac2', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', '5d81eb152ce6be9a3ed19b4a0ccd9e6ead337cd494c4e25b97c08f6f2d4ff0bc'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -849,8 +849,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c97b2b7d6ad40a0c7bad143c16cc919e2160e28572a426b5bb6a50ad34ebe90a', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'fd6dbaada4226fa63c68576f0ac8435cccc9fa13c5afaf6c2f6756ea9eb5f3ca'),
-                        'sm_90': Build('4d97afac8549f7c544badf85496aff65c971edd220199bbb4ed882cba4ea0424', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'fd6dbaada4226fa63c68576f0ac8435cccc9fa13c5afaf6c2f6756ea9eb5f3ca'),
+                        'sm_80': Build('c97b2b7d6ad40a0c7bad143c16cc919e2160e28572a426b5bb6a50ad34ebe90a', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', '1893cbe4f0d1297642fd9eb6ed7d9e03fedba67fbffffa1d26c6a6dcc88e201b'),
+                        'sm_90': Build('4d97afac8549f7c544badf85496aff65c971edd220199bbb4ed882cba4ea0424', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', '1893cbe4f0d1297642fd9eb6ed7d9e03fedba67fbffffa1d26c6a6dcc88e201b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -888,8 +888,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ed0d6c05f5185572d725bb8d3b966e11a03b175c4e4c9a8b8d284326011ce49d', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '5c0680a3a11a612922f075f67813d0e1d286d3eee2fd406be060f0623025a8c7'),
-                        'sm_90': Build('e851fb1802228f5be3b2f53645750bee708edd5e2fe4a65ea96a25e984641cc0', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '5c0680a3a11a612922f075f67813d0e1d286d3eee2fd406be060f0623025a8c7'),
+                        'sm_80': Build('ed0d6c05f5185572d725bb8d3b966e11a03b175c4e4c9a8b8d284326011ce49d', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '1aa63c3e7f82c736792bedc5f8c5e94323c8496105e4a389779faf6895b7472f'),
+                        'sm_90': Build('e851fb1802228f5be3b2f53645750bee708edd5e2fe4a65ea96a25e984641cc0', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '1aa63c3e7f82c736792bedc5f8c5e94323c8496105e4a389779faf6895b7472f'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -911,8 +911,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('f4cbe6894a21322ea698afb401df251681c7388e82f6d44aee4801a5c41ccd8f', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '0311e76d598b6893264b4e1f66ece3bebb3e64b9c1a8098bffb9b45585df4d23'),
-                        'sm_90': Build('d65071e067612877121a9bfc0c591de7baf47cd873d01053db47cf11414327b1', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '0311e76d598b6893264b4e1f66ece3bebb3e64b9c1a8098bffb9b45585df4d23'),
+                        'sm_80': Build('f4cbe6894a21322ea698afb401df251681c7388e82f6d44aee4801a5c41ccd8f', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '4dbc1c60e92fd1aacbfc8de7ec161772ede447c34974a7c04b28561edcf88488'),
+                        'sm_90': Build('d65071e067612877121a9bfc0c591de7baf47cd873d01053db47cf11414327b1', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '4dbc1c60e92fd1aacbfc8de7ec161772ede447c34974a7c04b28561edcf88488'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -934,8 +934,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('b97f3716ab0c9d902000ad67f6820705781fa18647d9f347d985d58799a2bbe8', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '91df8176ad35c915401d7838c5c4f477da7aab2cc574d0782175d378e71eae40'),
-                        'sm_90': Build('203caf69285f81bdf34465ed2b1343dd3d1936cca4ba6fc6b705361a365874d7', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '91df8176ad35c915401d7838c5c4f477da7aab2cc574d0782175d378e71eae40'),
+                        'sm_80': Build('b97f3716ab0c9d902000ad67f6820705781fa18647d9f347d985d58799a2bbe8', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '5f4d3bca8adee29bbfc850e8042b9f7d57dc3d2038e5cbc82fa9f4f626928706'),
+                        'sm_90': Build('203caf69285f81bdf34465ed2b1343dd3d1936cca4ba6fc6b705361a365874d7', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '5f4d3bca8adee29bbfc850e8042b9f7d57dc3d2038e5cbc82fa9f4f626928706'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -957,8 +957,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('85aea1491d792b0e029500a2443b28b83218418db8feb1af3a6690c8dcf122ff', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '1f876f2033c10361df87cd68aa0f727edb8dce582c18e4bf78fe7f3f6be0919e'),
-                        'sm_90': Build('9367a9a74cd83aaf683d75c123a7db87784573c43a6700c07d4e79efdaa514c6', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '1f876f2033c10361df87cd68aa0f727edb8dce582c18e4bf78fe7f3f6be0919e'),
+                        'sm_80': Build('85aea1491d792b0e029500a2443b28b83218418db8feb1af3a6690c8dcf122ff', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '5318f09595e45375b74c981262556af91a9e14dfb096a46dc583c60f23f14979'),
+                        'sm_90': Build('9367a9a74cd83aaf683d75c123a7db87784573c43a6700c07d4e79efdaa514c6', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '5318f09595e45375b74c981262556af91a9e14dfb096a46dc583c60f23f14979'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -996,8 +996,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('46edf66e669879a0ff0aeb9541bbc04d48a0d821b2df33e58e1eb2c470d9b587', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'dabe85fef0ce7e403995511032e08a941829af62cdc092865d86a4c9389d1ffb'),
-                        'sm_90': Build('03498469b51d5af60511927cbae9fbcca0d1dfaf319412410c5eb17c6abd6237', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'dabe85fef0ce7e403995511032e08a941829af62cdc092865d86a4c9389d1ffb'),
+                        'sm_80': Build('46edf66e669879a0ff0aeb9541bbc04d48a0d821b2df33e58e1eb2c470d9b587', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'd602f13df479ffb168f918143ab73ed00c89005475665964cca71e6f6cb3c339'),
+                        'sm_90': Build('03498469b51d5af60511927cbae9fbcca0d1dfaf319412410c5eb17c6abd6237', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'd602f13df479ffb168f918143ab73ed00c89005475665964cca71e6f6cb3c339'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1019,8 +1019,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('5e8e8ed5679d7a90d4432f86446f86b1350d36a7e6813bd247034773d1479440', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '869201b19943eebb9f518e1a5c4a0fef4987a28baa70718eeb1361a3235c7d09'),
-                        'sm_90': Build('5036dc409dd2e5ccea96cba9f6bcd565cd3c4e59de423f86c264fc1e25106c8f', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '869201b19943eebb9f518e1a5c4a0fef4987a28baa70718eeb1361a3235c7d09'),
+                        'sm_80': Build('5e8e8ed5679d7a90d4432f86446f86b1350d36a7e6813bd247034773d1479440', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '73a3e514b18295c64e5565c2061775b15f49e8d05d1d1b507527f6e1e9efb617'),
+                        'sm_90': Build('5036dc409dd2e5ccea96cba9f6bcd565cd3c4e59de423f86c264fc1e25106c8f', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '73a3e514b18295c64e5565c2061775b15f49e8d05d1d1b507527f6e1e9efb617'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1042,8 +1042,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('fcc2c319892a346a4e7ac8e06e54aaa85cd1a528bebc02e7d33e7d7e253e2fdb', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '978845788d090a8922a944d2717341de494ed26721c7485d5cf0001a1cc643bd'),
-                        'sm_90': Build('fceb2e3cd91cbb58cc09cb5aba9f62dfdd0e6d088294fd0bde6b1c53c7268306', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '978845788d090a8922a944d2717341de494ed26721c7485d5cf0001a1cc643bd'),
+                        'sm_80': Build('fcc2c319892a346a4e7ac8e06e54aaa85cd1a528bebc02e7d33e7d7e253e2fdb', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '78313540396b972611236ce573bfbf199310860e76eb77ea2e83f8ef4df455fc'),
+                        'sm_90': Build('fceb2e3cd91cbb58cc09cb5aba9f62dfdd0e6d088294fd0bde6b1c53c7268306', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '78313540396b972611236ce573bfbf199310860e76eb77ea2e83f8ef4df455fc'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1065,8 +1065,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9de5913a3eba801b56669e3a7168b84bb8c0654fddd1e64d0d29490afe755be0', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '072ae0ebb7687d7b4506802d8bb4ce570d20caab45fe49125999c00d276f73cd'),
-                        'sm_90': Build('257e9e9d3d69776aa6cea0fb54a5ecdaeaf960b32e6e9248731f48c71f82afe4', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '072ae0ebb7687d7b4506802d8bb4ce570d20caab45fe49125999c00d276f73cd'),
+                        'sm_80': Build('9de5913a3eba801b56669e3a7168b84bb8c0654fddd1e64d0d29490afe755be0', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '4df8e4bc2582bf2666f5a8eba25d7fe68bc23d776900204a874967b2ca6394e5'),
+                        'sm_90': Build('257e9e9d3d69776aa6cea0fb54a5ecdaeaf960b32e6e9248731f48c71f82afe4', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '4df8e4bc2582bf2666f5a8eba25d7fe68bc23d776900204a874967b2ca6394e5'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1105,8 +1105,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d5cdf62305e065b5dc9872e021f8e7917fb85340f7312ae847bd332c1dc5932c', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'ba9c3a1d6b8e16c5319b721f2b9028b314fd5d6e8e1e8e58b4a64f14148d3c35'),
-                        'sm_90': Build('61c4f28d2c0d469ec3264e53c23466fc138551085d2cc0feea1f41b02e839fd3', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'ba9c3a1d6b8e16c5319b721f2b9028b314fd5d6e8e1e8e58b4a64f14148d3c35'),
+                        'sm_80': Build('d5cdf62305e065b5dc9872e021f8e7917fb85340f7312ae847bd332c1dc5932c', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', '0c19691f8bd3e9213746a7e0a4b5a45ad2a1f6f9d2b3800a6878aab9f5314c00'),
+                        'sm_90': Build('61c4f28d2c0d469ec3264e53c23466fc138551085d2cc0feea1f41b02e839fd3', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', '0c19691f8bd3e9213746a7e0a4b5a45ad2a1f6f9d2b3800a6878aab9f5314c00'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1128,8 +1128,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('1b908b4d8b9937de75f67c6df5bcb76bb5d1364bd1dc398d04564cadf297e644', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', 'b99723ec77d2cc47e74ecdf0b6455f4638e52febfafa46e91ea8bfced364563e'),
-                        'sm_90': Build('cfcf2d60b3476f9537250c364b9ff5d10ffb2d6c7d364b8b8234881b59a22586', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', 'b99723ec77d2cc47e74ecdf0b6455f4638e52febfafa46e91ea8bfced364563e'),
+                        'sm_80': Build('1b908b4d8b9937de75f67c6df5bcb76bb5d1364bd1dc398d04564cadf297e644', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', 'a3b594178642734261087a871b373d0aa0e00fdddb5b0858117aebd5932a297d'),
+                        'sm_90': Build('cfcf2d60b3476f9537250c364b9ff5d10ffb2d6c7d364b8b8234881b59a22586', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', 'a3b594178642734261087a871b373d0aa0e00fdddb5b0858117aebd5932a297d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1151,8 +1151,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('f331acb8b416714c0b294d464bdc5d638eef664252b93d1ca13f564cd095f943', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', 'bed70870225267510575189a1f45ba0b549103e024ab02bb5375364f459a0970'),
-                        'sm_90': Build('922e284e2c93ade3e58d520611f6f1aa7b8c8c6a747caeda457082adf5f8c9e9', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', 'bed70870225267510575189a1f45ba0b549103e024ab02bb5375364f459a0970'),
+                        'sm_80': Build('f331acb8b416714c0b294d464bdc5d638eef664252b93d1ca13f564cd095f943', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', 'c49812e21de6c5c9ba1d6af952426d9f671b2bb3576c783ee2b0e42c668a661d'),
+                        'sm_90': Build('922e284e2c93ade3e58d520611f6f1aa7b8c8c6a747caeda457082adf5f8c9e9', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', 'c49812e21de6c5c9ba1d6af952426d9f671b2bb3576c783ee2b0e42c668a661d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1174,8 +1174,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('725f9bb82825401f1a9ac230f4412a2a138f71515d1f5f7cb25f466f8b978de9', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '20352235a600a3ad63ffcdc801fb26bcae64e47f7993972e14d461cbc73d7b67'),
-                        'sm_90': Build('8f24dedf08d2bd784e5c0ac1f5d968e6c2790c68169d98c35362dddd8db1cfdd', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '20352235a600a3ad63ffcdc801fb26bcae64e47f7993972e14d461cbc73d7b67'),
+                        'sm_80': Build('725f9bb82825401f1a9ac230f4412a2a138f71515d1f5f7cb25f466f8b978de9', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '53c1d1f72c5b345ee9ad1113456da6c471f0991b0939038d47f97574c25bc946'),
+                        'sm_90': Build('8f24dedf08d2bd784e5c0ac1f5d968e6c2790c68169d98c35362dddd8db1cfdd', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '53c1d1f72c5b345ee9ad1113456da6c471f0991b0939038d47f97574c25bc946'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1213,8 +1213,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('2123380e613454e1209e6287722a93f58a1ba91f268a6ae6f85a2ca2c78793a7', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', '5fc4681f8a0a57ec3d4cd967dbbde5685381c8bedd7cfbf4837bd6701b614e0c'),
-                        'sm_90': Build('d1fcfe18815092b43fc6bcb76cb8cac7e401687a8ab89cdd5dab223a83360fea', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', '5fc4681f8a0a57ec3d4cd967dbbde5685381c8bedd7cfbf4837bd6701b614e0c'),
+                        'sm_80': Build('2123380e613454e1209e6287722a93f58a1ba91f268a6ae6f85a2ca2c78793a7', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', 'b4ee359dace56cf594d87bddd78026e5d3cc9e41ff5ab837c85ca8c8320c0d6a'),
+                        'sm_90': Build('d1fcfe18815092b43fc6bcb76cb8cac7e401687a8ab89cdd5dab223a83360fea', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', 'b4ee359dace56cf594d87bddd78026e5d3cc9e41ff5ab837c85ca8c8320c0d6a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1236,8 +1236,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('6dc380774e4346032bb6db4c5b3ec013689909dd1bf4e676f5a308ff9212e811', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', 'd1e1e8f5fbfb6c7462b8e3336e543ca3f6d02b5e03b1b629b148d04792738b4c'),
-                        'sm_90': Build('6421e9cf6e8841b82084182b3bb14e9168eddf0044037773d57c40645206a8ff', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', 'd1e1e8f5fbfb6c7462b8e3336e543ca3f6d02b5e03b1b629b148d04792738b4c'),
+                        'sm_80': Build('6dc380774e4346032bb6db4c5b3ec013689909dd1bf4e676f5a308ff9212e811', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', '15fe63bda67ad3fb2d9007babf45f45bd986adca97beac026bbe8211a09d3093'),
+                        'sm_90': Build('6421e9cf6e8841b82084182b3bb14e9168eddf0044037773d57c40645206a8ff', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', '15fe63bda67ad3fb2d9007babf45f45bd986adca97beac026bbe8211a09d3093'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1259,8 +1259,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d6fe1a1ff4cd6c4503fc2ee1c36788edc1bc96f720218722c87b7dcd216df4e7', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '3fe57231addf90aa799e00d89704cb975fd09b1157875bff976dd484d63a78fe'),
-                        'sm_90': Build('1e4aab185b3f65692c9e266cbdccb446267451824731db502974b18340847492', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '3fe57231addf90aa799e00d89704cb975fd09b1157875bff976dd484d63a78fe'),
+                        'sm_80': Build('d6fe1a1ff4cd6c4503fc2ee1c36788edc1bc96f720218722c87b7dcd216df4e7', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '3dcb34c8b2e90cdaf85219c34aa716a322cf50fb6dd9c9c9bbc85b5067fe53c6'),
+                        'sm_90': Build('1e4aab185b3f65692c9e266cbdccb446267451824731db502974b18340847492', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '3dcb34c8b2e90cdaf85219c34aa716a322cf50fb6dd9c9c9bbc85b5067fe53c6'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1282,8 +1282,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ecdceb6e875ca37df94408baf02e592b29a3d6909c95721de23fc45be1aad124', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', '9eb34c38fcf335e6bb53d653de0b9713665c7fe5e9ecebdce734b6d2aa12427c'),
-                        'sm_90': Build('b9c6742b34f8e0b9f938254d80fcc54e27fecac611eef6eac409ca7bf9bea74e', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', '9eb34c38fcf335e6bb53d653de0b9713665c7fe5e9ecebdce734b6d2aa12427c'),
+                        'sm_80': Build('ecdceb6e875ca37df94408baf02e592b29a3d6909c95721de23fc45be1aad124', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', 'b02c344858efad3e5f857a88c50f682cea678a83b7708b3de345ec66c9f78990'),
+                        'sm_90': Build('b9c6742b34f8e0b9f938254d80fcc54e27fecac611eef6eac409ca7bf9bea74e', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', 'b02c344858efad3e5f857a88c50f682cea678a83b7708b3de345ec66c9f78990'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1321,8 +1321,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d67cb075c0d0babfbf294f01a45e055b25e3de843e6031d74cd65c9f597a9b84', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', 'b09cb23c1eea765e8609229fccd02914f726156db73d7a156fadd3c5c67bef52'),
-                        'sm_90': Build('3ef2424a3197b8193f50598f1ffb90a3f5a8e808768713ff31b4dc58ad407498', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', 'b09cb23c1eea765e8609229fccd02914f726156db73d7a156fadd3c5c67bef52'),
+                        'sm_80': Build('d67cb075c0d0babfbf294f01a45e055b25e3de843e6031d74cd65c9f597a9b84', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', '3cf9792e135a79a02f99c9f907fe784864bb1c5aa019538d9e19a634291d105f'),
+                        'sm_90': Build('3ef2424a3197b8193f50598f1ffb90a3f5a8e808768713ff31b4dc58ad407498', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', '3cf9792e135a79a02f99c9f907fe784864bb1c5aa019538d9e19a634291d105f'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1344,8 +1344,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('bbe151d507cb6db8ad353e071ff8651e62f0ff0409d56e19730db690b4c8bf18', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', 'dda9397e0fcb06dea90456dec60b2d748bf665180658319ceff572a854cd576e'),
-                        'sm_90': Build('17ea516f9ef3763db1eca4369c436776b4e086af0056ed8d1430479c91ac3a82', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', 'dda9397e0fcb06dea90456dec60b2d748bf665180658319ceff572a854cd576e'),
+                        'sm_80': Build('bbe151d507cb6db8ad353e071ff8651e62f0ff0409d56e19730db690b4c8bf18', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '5ccecf9424cdea938ea1a1b45bc0b8de2de37b5c173f838d339013d7c5f30974'),
+                        'sm_90': Build('17ea516f9ef3763db1eca4369c436776b4e086af0056ed8d1430479c91ac3a82', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '5ccecf9424cdea938ea1a1b45bc0b8de2de37b5c173f838d339013d7c5f30974'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1367,8 +1367,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('5e8e3563097f788adc578e7a929cacc9d4bd4be042f7c08b42a4d1891b780f55', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '73a068c706c4cd2326050c7e6679db8047690ff9e1fbf34b34d25138faa55cd9'),
-                        'sm_90': Build('e9724f83546d57c9f1055693d6ecd4de09c4a10198951b333ed881d90e9faa0a', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '73a068c706c4cd2326050c7e6679db8047690ff9e1fbf34b34d25138faa55cd9'),
+                        'sm_80': Build('5e8e3563097f788adc578e7a929cacc9d4bd4be042f7c08b42a4d1891b780f55', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '4b2a9268bdad29fb804f1f376852e739080226596f31b68c0796e7cd45516db2'),
+                        'sm_90': Build('e9724f83546d57c9f1055693d6ecd4de09c4a10198951b333ed881d90e9faa0a', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '4b2a9268bdad29fb804f1f376852e739080226596f31b68c0796e7cd45516db2'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1390,8 +1390,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('827e98273c6f4a2f5bb9ce27714ae9a3d14de77d797e436b63259cbf0f38b935', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '81528634b486fa33465513525893d3d360c8b12b697600e742ec8d154ce6892e'),
-                        'sm_90': Build('60711b04f6e9b70555292ba96c13274176de1187cb434ec57c96d107f6423bbd', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '81528634b486fa33465513525893d3d360c8b12b697600e742ec8d154ce6892e'),
+                        'sm_80': Build('827e98273c6f4a2f5bb9ce27714ae9a3d14de77d797e436b63259cbf0f38b935', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '34441489a0f62cfdd90668b0118906968f06688fc038a81735a4a8070ca6f12c'),
+                        'sm_90': Build('60711b04f6e9b70555292ba96c13274176de1187cb434ec57c96d107f6423bbd', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '34441489a0f62cfdd90668b0118906968f06688fc038a81735a4a8070ca6f12c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1430,8 +1430,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('e98350545e46ebffcbb9f099f9b3997d484f429081d14cf8fe0824cd71c8cea4', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '1339679bfee5dee4ba32d533757f03716a62a18fbf3204ebfc0712057e5dd2ed'),
-                        'sm_90': Build('86cff2c67e727d1371b60daa27ef0916298c06b065aefe11e144a89ee40413a0', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '1339679bfee5dee4ba32d533757f03716a62a18fbf3204ebfc0712057e5dd2ed'),
+                        'sm_80': Build('e98350545e46ebffcbb9f099f9b3997d484f429081d14cf8fe0824cd71c8cea4', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '739c941a69cfd7d35ed65fc2ed40876010f01ef233a842ddba6c2e47199a919d'),
+                        'sm_90': Build('86cff2c67e727d1371b60daa27ef0916298c06b065aefe11e144a89ee40413a0', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '739c941a69cfd7d35ed65fc2ed40876010f01ef233a842ddba6c2e47199a919d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1453,8 +1453,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ad5ad3cb86fa7b2898b18be17355fa039ff2b5c0f1df395ccf10819c76bbdcb6', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '91f9371b884e9806ab3bc21deb2f145163a8291fdac72b59792e8cf5b3d718c2'),
-                        'sm_90': Build('ec5294f5018c23027d9e5c6a4ce52812402bac9f19b08e7e37c3286e6d874319', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '91f9371b884e9806ab3bc21deb2f145163a8291fdac72b59792e8cf5b3d718c2'),
+                        'sm_80': Build('ad5ad3cb86fa7b2898b18be17355fa039ff2b5c0f1df395ccf10819c76bbdcb6', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '8c2c2ccd739469b30b0581312bf19b22bee314ca844707522d39fdeb60b84c98'),
+                        'sm_90': Build('ec5294f5018c23027d9e5c6a4ce52812402bac9f19b08e7e37c3286e6d874319', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '8c2c2ccd739469b30b0581312bf19b22bee314ca844707522d39fdeb60b84c98'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1476,8 +1476,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d07834784fd92e695a6c68b2ab1e9cc1bca73aeed53953474f5b0196e03d2c57', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', 'ccc83905c54832ab54e08d7e0817cdd4b299d3488c0e19686d8d3f08688e407f'),
-                        'sm_90': Build('cc789e4467809da01d1f635affe74d1a91403254956ebb3be3defa199c77d4fd', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', 'ccc83905c54832ab54e08d7e0817cdd4b299d3488c0e19686d8d3f08688e407f'),
+                        'sm_80': Build('d07834784fd92e695a6c68b2ab1e9cc1bca73aeed53953474f5b0196e03d2c57', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', '8c68abc6b705c7687676010fa5eb116b79c43898a4cf8e48e2065d94a5c90da5'),
+                        'sm_90': Build('cc789e4467809da01d1f635affe74d1a91403254956ebb3be3defa199c77d4fd', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', '8c68abc6b705c7687676010fa5eb116b79c43898a4cf8e48e2065d94a5c90da5'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1499,8 +1499,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('52c8124463bfb296f7a9b04f19099215df381099d747730295abf4327fdd5ed5', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', 'd0f97d0a3be1ba364323e4984d69bef5004b8330373454a1c08463a0decf9746'),
-                        'sm_90': Build('2caf4dd5635dc6ea29040632c57948c530410c7d66543b89253f5270f6e6fa00', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', 'd0f97d0a3be1ba364323e4984d69bef5004b8330373454a1c08463a0decf9746'),
+                        'sm_80': Build('52c8124463bfb296f7a9b04f19099215df381099d747730295abf4327fdd5ed5', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', '5693cba006a738b1adf8fc8252ca03d091fea72dae5bc7b558dbd57c3dfe082b'),
+                        'sm_90': Build('2caf4dd5635dc6ea29040632c57948c530410c7d66543b89253f5270f6e6fa00', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', '5693cba006a738b1adf8fc8252ca03d091fea72dae5bc7b558dbd57c3dfe082b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1538,8 +1538,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9b923c38f45df2f2c807a786d51d1385274aea4b1c14358e2b5bde72a9586fbf', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', '7cb3075a90537a4e0b90024b9906cffec0573b71646c9a8dbe204143c015fe9a'),
-                        'sm_90': Build('7074eb1684e7666b107f27dc223c6ca0cb58a16f3cb7385daf7b98bbfc304ef0', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', '7cb3075a90537a4e0b90024b9906cffec0573b71646c9a8dbe204143c015fe9a'),
+                        'sm_80': Build('9b923c38f45df2f2c807a786d51d1385274aea4b1c14358e2b5bde72a9586fbf', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', 'bd8cf06fd75202952ec2053b39b8cc73b6e9357529375b9c8ec3e30877796c77'),
+                        'sm_90': Build('7074eb1684e7666b107f27dc223c6ca0cb58a16f3cb7385daf7b98bbfc304ef0', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', 'bd8cf06fd75202952ec2053b39b8cc73b6e9357529375b9c8ec3e30877796c77'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1561,8 +1561,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c266f3dcb833e9a5139212fab67cf16a40d8f06b5a8e9ee4b55a6a794b9b68e9', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '70ddff48897d69328bb97218d23242d66c2e431086dfbfab8c584dd97984f072'),
-                        'sm_90': Build('84d6ee0e220d36678be1c1f09cfda7ca91cabb7bd5b402e8e7f3ffa0543cee44', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '70ddff48897d69328bb97218d23242d66c2e431086dfbfab8c584dd97984f072'),
+                        'sm_80': Build('c266f3dcb833e9a5139212fab67cf16a40d8f06b5a8e9ee4b55a6a794b9b68e9', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '937fcefb290dc8ea0a7657d066822bbd20dd42fb5de3a86df0c1e767621e37c9'),
+                        'sm_90': Build('84d6ee0e220d36678be1c1f09cfda7ca91cabb7bd5b402e8e7f3ffa0543cee44', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '937fcefb290dc8ea0a7657d066822bbd20dd42fb5de3a86df0c1e767621e37c9'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1584,8 +1584,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('4360d2531261afc2ceecb1dd80d6f023a7c9fe96b3b4e90ca8fb95ef4e399482', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', '4eac86bc503c42479ddf49038bff9119b60b2361d0764fb4aa7b42447032cb0d'),
-                        'sm_90': Build('9fbde54d3de66fcaec864152b518f81933a8b70e5c2a79e5e55056d4ef4c6446', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', '4eac86bc503c42479ddf49038bff9119b60b2361d0764fb4aa7b42447032cb0d'),
+                        'sm_80': Build('4360d2531261afc2ceecb1dd80d6f023a7c9fe96b3b4e90ca8fb95ef4e399482', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', '4327a5d0bb647f48c5fc61b294a52bb0c7d33011a26d1b175953b3512151a4d5'),
+                        'sm_90': Build('9fbde54d3de66fcaec864152b518f81933a8b70e5c2a79e5e55056d4ef4c6446', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', '4327a5d0bb647f48c5fc61b294a52bb0c7d33011a26d1b175953b3512151a4d5'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1607,8 +1607,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('b7589f7d2f61137a3fcc07adfbf40c17b815cae8d602beb89e98cb7eef002789', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '0a6ff47c8c70bad6c7caf1043b5bee40042db8cc93faeb68b390f0462130293a'),
-                        'sm_90': Build('25b5ca8ba0b1f2c6998b0a1b5d2e6502fc98326d6a6fe8349029e9e6508ed778', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '0a6ff47c8c70bad6c7caf1043b5bee40042db8cc93faeb68b390f0462130293a'),
+                        'sm_80': Build('b7589f7d2f61137a3fcc07adfbf40c17b815cae8d602beb89e98cb7eef002789', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '363671edf033c488c2f0fe431f76d8cff8790cf77f0f398be720ef37bf2fa73e'),
+                        'sm_90': Build('25b5ca8ba0b1f2c6998b0a1b5d2e6502fc98326d6a6fe8349029e9e6508ed778', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '363671edf033c488c2f0fe431f76d8cff8790cf77f0f398be720ef37bf2fa73e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1646,8 +1646,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9dfc8a8444b11db32d40d2ece8502c67d5eda246a032215bf7480f0c0532b157', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', '6bee6705a6bd19cb2244a7cf12dbf9267669cfe72cccfd12dce4935d8d6b01cb'),
-                        'sm_90': Build('78b492efbc546b5759271f5aa9f7ec435ba3ac4d40dc31aac7c40af8ac8c7245', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', '6bee6705a6bd19cb2244a7cf12dbf9267669cfe72cccfd12dce4935d8d6b01cb'),
+                        'sm_80': Build('9dfc8a8444b11db32d40d2ece8502c67d5eda246a032215bf7480f0c0532b157', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', 'd5db82382dcf54b44ceff8645315770233bdf0376f5931e6ac35dc21889f0028'),
+                        'sm_90': Build('78b492efbc546b5759271f5aa9f7ec435ba3ac4d40dc31aac7c40af8ac8c7245', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', 'd5db82382dcf54b44ceff8645315770233bdf0376f5931e6ac35dc21889f0028'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1669,8 +1669,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ac7207f04e32e76454a14b8bcb52312c4a734c26ba63b7342df62778e9486e2a', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '3bacc063d95c319ed8523c8e0b5f7ae986a513d27a36d84190768eaef13a9711'),
-                        'sm_90': Build('99e459c951ace3dcf3dddab2ecad87e0b7bad53b879b64906b2946ea7d8045fb', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '3bacc063d95c319ed8523c8e0b5f7ae986a513d27a36d84190768eaef13a9711'),
+                        'sm_80': Build('ac7207f04e32e76454a14b8bcb52312c4a734c26ba63b7342df62778e9486e2a', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '297d767b262efe6109044f3e4c2baa49ebd531792b0c4ef41447a35d0c8c91d3'),
+                        'sm_90': Build('99e459c951ace3dcf3dddab2ecad87e0b7bad53b879b64906b2946ea7d8045fb', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '297d767b262efe6109044f3e4c2baa49ebd531792b0c4ef41447a35d0c8c91d3'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1692,8 +1692,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('56fc965bab11aadd38c50c9ca66608f1aa41534227b2d36ef6d13b7606d58851', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '6e249550211e967a3484f6babb9a8e5d283d50feb1fdb0017d24bda2d45e6c3a'),
-                        'sm_90': Build('88be7ac23c3eb9ee0d8230157ba13a541b91a58c8b9057deafe378e8f117b310', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '6e249550211e967a3484f6babb9a8e5d283d50feb1fdb0017d24bda2d45e6c3a'),
+                        'sm_80': Build('56fc965bab11aadd38c50c9ca66608f1aa41534227b2d36ef6d13b7606d58851', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '45a5b9361cb140ff98b13dd83f735f3148c593a87e65fa8f9cd06cf28e906c53'),
+                        'sm_90': Build('88be7ac23c3eb9ee0d8230157ba13a541b91a58c8b9057deafe378e8f117b310', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '45a5b9361cb140ff98b13dd83f735f3148c593a87e65fa8f9cd06cf28e906c53'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1715,8 +1715,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('56b9a3df2db09d3e19fc60010a85644441d7b6d93713c50dcccc1d6880eb39fb', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', '04aaf9c1da367d62ba42f5045a204e7b7ad1cdfcd90c2a2d8e52db373566ca81'),
-                        'sm_90': Build('75df884380d6f110e349a336c7951de6c274bbf3dca15f08a266fa937fafaf6d', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', '04aaf9c1da367d62ba42f5045a204e7b7ad1cdfcd90c2a2d8e52db373566ca81'),
+                        'sm_80': Build('56b9a3df2db09d3e19fc60010a85644441d7b6d93713c50dcccc1d6880eb39fb', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', '62bc8984fc5cf7272687c7744803aca158fc094e0ab023d8f9e83351d4992d04'),
+                        'sm_90': Build('75df884380d6f110e349a336c7951de6c274bbf3dca15f08a266fa937fafaf6d', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', '62bc8984fc5cf7272687c7744803aca158fc094e0ab023d8f9e83351d4992d04'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1755,8 +1755,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('5e52305dbce81d745c4601e254629b9340c64b598570cf186c074abf4d4c9149', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', '9961eee8d8ee099e98fd3f654c8d195203894c04c21a16efc847ae1374eb5451'),
-                        'sm_90': Build('25088d6153990910f4e922c1bdf1b140e73c461cf4b71d0f63cebe035b9cdce8', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', '9961eee8d8ee099e98fd3f654c8d195203894c04c21a16efc847ae1374eb5451'),
+                        'sm_80': Build('5e52305dbce81d745c4601e254629b9340c64b598570cf186c074abf4d4c9149', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', 'd8235eb0380371f055fb608a161ae26f833f471bb91929da90e017d0bca380ec'),
+                        'sm_90': Build('25088d6153990910f4e922c1bdf1b140e73c461cf4b71d0f63cebe035b9cdce8', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', 'd8235eb0380371f055fb608a161ae26f833f471bb91929da90e017d0bca380ec'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1778,8 +1778,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('faa5fc9acc166c39694a42dc7867b365f01cd8a7224cb254f2fb2f59e55b999b', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'a8c4bebb1053b412668fc93dc37a84742fd2d2343fec7e5e7db55202c182c2eb'),
-                        'sm_90': Build('27887f75933d376576893203e32c2b4819dc3613b9c70e70b2d75b96077a13f8', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'a8c4bebb1053b412668fc93dc37a84742fd2d2343fec7e5e7db55202c182c2eb'),
+                        'sm_80': Build('faa5fc9acc166c39694a42dc7867b365f01cd8a7224cb254f2fb2f59e55b999b', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', '1b1544aba5ec356336c8abcc41f9f2e8a77b3d72b425cdab03e9aad162371e01'),
+                        'sm_90': Build('27887f75933d376576893203e32c2b4819dc3613b9c70e70b2d75b96077a13f8', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', '1b1544aba5ec356336c8abcc41f9f2e8a77b3d72b425cdab03e9aad162371e01'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1801,8 +1801,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('21d5b8d5449a77eaaa27506951536764f6d3c341c1373fb9c8a606969edacfe8', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '6ed6a5039b8fe3a5738e309f2d328d148c5a6f3742c2a9315f3d992f0f63f41f'),
-                        'sm_90': Build('1536a069f50b7800cc1f7c2f502d28a74415056d6aedefe103956ae1f2c4c25d', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '6ed6a5039b8fe3a5738e309f2d328d148c5a6f3742c2a9315f3d992f0f63f41f'),
+                        'sm_80': Build('21d5b8d5449a77eaaa27506951536764f6d3c341c1373fb9c8a606969edacfe8', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '72b7b4e358ef18b5a1bbe3ef121a91fb218116324645f6407973082bb8859c2a'),
+                        'sm_90': Build('1536a069f50b7800cc1f7c2f502d28a74415056d6aedefe103956ae1f2c4c25d', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '72b7b4e358ef18b5a1bbe3ef121a91fb218116324645f6407973082bb8859c2a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1824,8 +1824,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('5085d7d88ad96296881d74c904082f889f205a2226dfa5d84d55738cb3661aba', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', 'f6a1382325a0ecb3af38a10837dadc3e8c364120b757edec8bf7fd9d61f4d30c'),
-                        'sm_90': Build('330e5669c3989c1ae8f0053e9118eaf0eb7402babb7fa1a51f0955a0814c4d45', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', 'f6a1382325a0ecb3af38a10837dadc3e8c364120b757edec8bf7fd9d61f4d30c'),
+                        'sm_80': Build('5085d7d88ad96296881d74c904082f889f205a2226dfa5d84d55738cb3661aba', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '70da8fcf279a8928ab2109dc3195b62ed799a6d63dc955d6e288c2e4a0922dfc'),
+                        'sm_90': Build('330e5669c3989c1ae8f0053e9118eaf0eb7402babb7fa1a51f0955a0814c4d45', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '70da8fcf279a8928ab2109dc3195b62ed799a6d63dc955d6e288c2e4a0922dfc'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1863,8 +1863,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('11b7f64aab0d91b41b9fe0fb888cadff5ae644127b2b0c11b5ae6b8675eb2dfd', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '76f9b06380bce77e33ad808205ae3f527051599f173525d12dcbc726b0578165'),
-                        'sm_90': Build('2ebaa0fce8b32aba67658a89f733b98c4081a31925cb69be8b0a515e431df91d', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '76f9b06380bce77e33ad808205ae3f527051599f173525d12dcbc726b0578165'),
+                        'sm_80': Build('11b7f64aab0d91b41b9fe0fb888cadff5ae644127b2b0c11b5ae6b8675eb2dfd', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '1b70b4109d568066ca9e00c3d1b9f7ff9743282f8daf1fb4f0372edb1356595c'),
+                        'sm_90': Build('2ebaa0fce8b32aba67658a89f733b98c4081a31925cb69be8b0a515e431df91d', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '1b70b4109d568066ca9e00c3d1b9f7ff9743282f8daf1fb4f0372edb1356595c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1886,8 +1886,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('24aa3094c52f367f1cc90b11b380ab4332fae67eb7e80ffa9d0c5c916bf2ddd5', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '87b1ca494d109f5aa4974b8d21ed0705529b208a604c4ec9204e905b9b0853fa'),
-                        'sm_90': Build('951fcd50b23384a46876d5f18af9498d18363da30ed8633bfd36e2b83e8b0116', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '87b1ca494d109f5aa4974b8d21ed0705529b208a604c4ec9204e905b9b0853fa'),
+                        'sm_80': Build('24aa3094c52f367f1cc90b11b380ab4332fae67eb7e80ffa9d0c5c916bf2ddd5', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '542b5b5348f2434c5f29778da9d24af2b9a97fbe4a8809204c29dbccd8a1d4f5'),
+                        'sm_90': Build('951fcd50b23384a46876d5f18af9498d18363da30ed8633bfd36e2b83e8b0116', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '542b5b5348f2434c5f29778da9d24af2b9a97fbe4a8809204c29dbccd8a1d4f5'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1909,8 +1909,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('7ab1cfbc5c9eaa116ad65a8160a797e1fe0887dcad64c17051c639d33f7f79d4', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '6bab88d90a7422655864e863949e3b6a0e8c74ead360fbb0744b55a41faf4398'),
-                        'sm_90': Build('fba7de7af9859cb1b330fb9d128314255bc91b2931eaa9bfb387e8c9a4e8567a', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '6bab88d90a7422655864e863949e3b6a0e8c74ead360fbb0744b55a41faf4398'),
+                        'sm_80': Build('7ab1cfbc5c9eaa116ad65a8160a797e1fe0887dcad64c17051c639d33f7f79d4', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '60520a95de2ee6623ca6b39b8037b1d1770bfee37f77c5ee53225008ef4aec59'),
+                        'sm_90': Build('fba7de7af9859cb1b330fb9d128314255bc91b2931eaa9bfb387e8c9a4e8567a', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '60520a95de2ee6623ca6b39b8037b1d1770bfee37f77c5ee53225008ef4aec59'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1932,8 +1932,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d484484fe03d3479aad252ef6b7c5cd2fe22dfbc7f85dc1079201bf7d4f09f55', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', '7c6fb9553199cc8fe9aec105d046005bb060491abfcaa6c30c8f93e814819fb9'),
-                        'sm_90': Build('592095c22137e4904a9ebfcd29cd94aba0126c636a8bc0b3887a62d58c2b3a07', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', '7c6fb9553199cc8fe9aec105d046005bb060491abfcaa6c30c8f93e814819fb9'),
+                        'sm_80': Build('d484484fe03d3479aad252ef6b7c5cd2fe22dfbc7f85dc1079201bf7d4f09f55', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', 'fd5e95a15b0d15ef87f1adf8b26f7421ca17392dd1afddb966156968ec4e6ea4'),
+                        'sm_90': Build('592095c22137e4904a9ebfcd29cd94aba0126c636a8bc0b3887a62d58c2b3a07', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', 'fd5e95a15b0d15ef87f1adf8b26f7421ca17392dd1afddb966156968ec4e6ea4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -2218,7 +2218,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
+                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2285,7 +2285,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
+                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2352,7 +2352,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
+                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2389,7 +2389,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5df311aa0a719aad15ad39d4968b7d1fa3b58b6c9508c93982922a24a76836b0'),
+                        'sm_90': Build('e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2409,7 +2409,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'c251327f07daa7b8af1fa5aca4a53683b5c7e295f7b404533e1f48a2dc6018af'),
+                        'sm_90': Build('157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2429,7 +2429,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '23c407c4067d98c2468d36a896122d2d77b2a294d244de79ad6450a940be2640'),
+                        'sm_90': Build('8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2449,7 +2449,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '9b6445ab423ed1951fc1b7ecdef1a3342008410fd26b64d9688621c02b018e53'),
+                        'sm_90': Build('ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2469,7 +2469,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', 'c8648fc98b23a0048eb9ee35da28ba25fb21f2a2e1f71f26eee40f2932a4eff3'),
+                        'sm_90': Build('ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2489,7 +2489,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '5c67f1e61528b54aa59ece51d601f4fc5c035566868b9f22fe1f58063c5a5d2f'),
+                        'sm_90': Build('2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2511,7 +2511,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'a1f5847a50530442f5f312debf6df9244002d10fc3a9f6280fcbf51fd1b94984'),
+                        'sm_90': Build('ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2533,7 +2533,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', 'd9835b164a2f479ee971fc8a56c09d55b722a8d877aceaa62bd4504a052ba177'),
+                        'sm_90': Build('a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2555,7 +2555,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd15ad57936b0ef87ba7c1dda18daad9a85165956fcf6f4ef6889b6db98b0dd21'),
+                        'sm_90': Build('036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2714,7 +2714,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
+                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2751,7 +2751,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5df311aa0a719aad15ad39d4968b7d1fa3b58b6c9508c93982922a24a76836b0'),
+                        'sm_90': Build('e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2771,7 +2771,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'c251327f07daa7b8af1fa5aca4a53683b5c7e295f7b404533e1f48a2dc6018af'),
+                        'sm_90': Build('157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2791,7 +2791,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '23c407c4067d98c2468d36a896122d2d77b2a294d244de79ad6450a940be2640'),
+                        'sm_90': Build('8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2811,7 +2811,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '9b6445ab423ed1951fc1b7ecdef1a3342008410fd26b64d9688621c02b018e53'),
+                        'sm_90': Build('ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2831,7 +2831,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', 'c8648fc98b23a0048eb9ee35da28ba25fb21f2a2e1f71f26eee40f2932a4eff3'),
+                        'sm_90': Build('ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2851,7 +2851,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '5c67f1e61528b54aa59ece51d601f4fc5c035566868b9f22fe1f58063c5a5d2f'),
+                        'sm_90': Build('2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2873,7 +2873,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'a1f5847a50530442f5f312debf6df9244002d10fc3a9f6280fcbf51fd1b94984'),
+                        'sm_90': Build('ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2895,7 +2895,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', 'd9835b164a2f479ee971fc8a56c09d55b722a8d877aceaa62bd4504a052ba177'),
+                        'sm_90': Build('a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -2917,7 +2917,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd15ad57936b0ef87ba7c1dda18daad9a85165956fcf6f4ef6889b6db98b0dd21'),
+                        'sm_90': Build('036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3076,7 +3076,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
+                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3113,7 +3113,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5df311aa0a719aad15ad39d4968b7d1fa3b58b6c9508c93982922a24a76836b0'),
+                        'sm_90': Build('e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3133,7 +3133,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'c251327f07daa7b8af1fa5aca4a53683b5c7e295f7b404533e1f48a2dc6018af'),
+                        'sm_90': Build('157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3153,7 +3153,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '23c407c4067d98c2468d36a896122d2d77b2a294d244de79ad6450a940be2640'),
+                        'sm_90': Build('8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3173,7 +3173,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '9b6445ab423ed1951fc1b7ecdef1a3342008410fd26b64d9688621c02b018e53'),
+                        'sm_90': Build('ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3193,7 +3193,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', 'c8648fc98b23a0048eb9ee35da28ba25fb21f2a2e1f71f26eee40f2932a4eff3'),
+                        'sm_90': Build('ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3213,7 +3213,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '5c67f1e61528b54aa59ece51d601f4fc5c035566868b9f22fe1f58063c5a5d2f'),
+                        'sm_90': Build('2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3235,7 +3235,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'a1f5847a50530442f5f312debf6df9244002d10fc3a9f6280fcbf51fd1b94984'),
+                        'sm_90': Build('ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3257,7 +3257,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', 'd9835b164a2f479ee971fc8a56c09d55b722a8d877aceaa62bd4504a052ba177'),
+                        'sm_90': Build('a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3279,7 +3279,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd15ad57936b0ef87ba7c1dda18daad9a85165956fcf6f4ef6889b6db98b0dd21'),
+                        'sm_90': Build('036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3438,7 +3438,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
+                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3505,7 +3505,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
+                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3572,7 +3572,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
+                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3609,7 +3609,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5df311aa0a719aad15ad39d4968b7d1fa3b58b6c9508c93982922a24a76836b0'),
+                        'sm_90': Build('37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3629,7 +3629,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'c251327f07daa7b8af1fa5aca4a53683b5c7e295f7b404533e1f48a2dc6018af'),
+                        'sm_90': Build('08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3649,7 +3649,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '23c407c4067d98c2468d36a896122d2d77b2a294d244de79ad6450a940be2640'),
+                        'sm_90': Build('de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3669,7 +3669,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '9b6445ab423ed1951fc1b7ecdef1a3342008410fd26b64d9688621c02b018e53'),
+                        'sm_90': Build('62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3689,7 +3689,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', 'c8648fc98b23a0048eb9ee35da28ba25fb21f2a2e1f71f26eee40f2932a4eff3'),
+                        'sm_90': Build('e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3709,7 +3709,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '5c67f1e61528b54aa59ece51d601f4fc5c035566868b9f22fe1f58063c5a5d2f'),
+                        'sm_90': Build('94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3731,7 +3731,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'a1f5847a50530442f5f312debf6df9244002d10fc3a9f6280fcbf51fd1b94984'),
+                        'sm_90': Build('7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3753,7 +3753,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', 'd9835b164a2f479ee971fc8a56c09d55b722a8d877aceaa62bd4504a052ba177'),
+                        'sm_90': Build('6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3775,7 +3775,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd15ad57936b0ef87ba7c1dda18daad9a85165956fcf6f4ef6889b6db98b0dd21'),
+                        'sm_90': Build('69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -3934,7 +3934,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
+                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3971,7 +3971,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5df311aa0a719aad15ad39d4968b7d1fa3b58b6c9508c93982922a24a76836b0'),
+                        'sm_90': Build('37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3991,7 +3991,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'c251327f07daa7b8af1fa5aca4a53683b5c7e295f7b404533e1f48a2dc6018af'),
+                        'sm_90': Build('08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4011,7 +4011,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '23c407c4067d98c2468d36a896122d2d77b2a294d244de79ad6450a940be2640'),
+                        'sm_90': Build('de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4031,7 +4031,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '9b6445ab423ed1951fc1b7ecdef1a3342008410fd26b64d9688621c02b018e53'),
+                        'sm_90': Build('62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4051,7 +4051,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', 'c8648fc98b23a0048eb9ee35da28ba25fb21f2a2e1f71f26eee40f2932a4eff3'),
+                        'sm_90': Build('e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4071,7 +4071,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '5c67f1e61528b54aa59ece51d601f4fc5c035566868b9f22fe1f58063c5a5d2f'),
+                        'sm_90': Build('94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4093,7 +4093,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'a1f5847a50530442f5f312debf6df9244002d10fc3a9f6280fcbf51fd1b94984'),
+                        'sm_90': Build('7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4115,7 +4115,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', 'd9835b164a2f479ee971fc8a56c09d55b722a8d877aceaa62bd4504a052ba177'),
+                        'sm_90': Build('6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4137,7 +4137,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd15ad57936b0ef87ba7c1dda18daad9a85165956fcf6f4ef6889b6db98b0dd21'),
+                        'sm_90': Build('69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4296,7 +4296,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '5c9c97ffde88703a6cc0916fdaf7f541c2ec8bae079a57b0929eb2456a06d327'),
+                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4333,7 +4333,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5df311aa0a719aad15ad39d4968b7d1fa3b58b6c9508c93982922a24a76836b0'),
+                        'sm_90': Build('37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4353,7 +4353,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'c251327f07daa7b8af1fa5aca4a53683b5c7e295f7b404533e1f48a2dc6018af'),
+                        'sm_90': Build('08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4373,7 +4373,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '23c407c4067d98c2468d36a896122d2d77b2a294d244de79ad6450a940be2640'),
+                        'sm_90': Build('de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4393,7 +4393,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '9b6445ab423ed1951fc1b7ecdef1a3342008410fd26b64d9688621c02b018e53'),
+                        'sm_90': Build('62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4413,7 +4413,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', 'c8648fc98b23a0048eb9ee35da28ba25fb21f2a2e1f71f26eee40f2932a4eff3'),
+                        'sm_90': Build('e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4433,7 +4433,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '5c67f1e61528b54aa59ece51d601f4fc5c035566868b9f22fe1f58063c5a5d2f'),
+                        'sm_90': Build('94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4455,7 +4455,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'a1f5847a50530442f5f312debf6df9244002d10fc3a9f6280fcbf51fd1b94984'),
+                        'sm_90': Build('7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4477,7 +4477,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', 'd9835b164a2f479ee971fc8a56c09d55b722a8d877aceaa62bd4504a052ba177'),
+                        'sm_90': Build('6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4499,7 +4499,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd15ad57936b0ef87ba7c1dda18daad9a85165956fcf6f4ef6889b6db98b0dd21'),
+                        'sm_90': Build('69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4658,7 +4658,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5a44102785abbadc4bba5e29ece402180d22cff4ae1b2c04dd227ef164580b38'),
+                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '2f7e9b80b7b00a086cc1e98c4f2a9673daa5831db5d89cbf5d01ac820ea134eb'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4725,7 +4725,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5a44102785abbadc4bba5e29ece402180d22cff4ae1b2c04dd227ef164580b38'),
+                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '2f7e9b80b7b00a086cc1e98c4f2a9673daa5831db5d89cbf5d01ac820ea134eb'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4792,7 +4792,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5a44102785abbadc4bba5e29ece402180d22cff4ae1b2c04dd227ef164580b38'),
+                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '2f7e9b80b7b00a086cc1e98c4f2a9673daa5831db5d89cbf5d01ac820ea134eb'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4829,7 +4829,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '2b9ffc3150f145a2c66e5bc8008b23922dfce3fc968f89f921fde6afc712732b'),
+                        'sm_90': Build('8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '715d8d5a2ff722055a59f8b634868cde781c2301ff0de8aba4e1c1ee9dc27086'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4849,7 +4849,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'e3c130ae59895246e59929a6c5373fba0fff07068e2d7db86822201c65ccbd3f'),
+                        'sm_90': Build('98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', '63ae1caedbddee077b57ff90d605698e08b67701b8a2587ebcd395b7b166fb6c'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4869,7 +4869,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '97c1f6a034cf2bdb51d10eae5c8911d3bb19d06b8ee54382fbe41ca93c94f34e'),
+                        'sm_90': Build('c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '976c2035d682820fb49d777cee03be31f2b23e01ec6221438c0f45153e587808'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4889,7 +4889,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '04b5c5bf5b96338719e1d2474686d63740dd816cf4a20b427d2d762d02259b64'),
+                        'sm_90': Build('c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '62ed2d724d8ce1aed7ca34d2304a22781f27acf75be88a14ef95f9af944f1aee'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4909,7 +4909,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '231b2ce1dc6556cbf31a8f4139fb646be2d80f50f3af7399c1b2be85fb7ebd47'),
+                        'sm_90': Build('874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', 'bb58de707710c9272aabab3d3bdca71962d0afa9d2f34d3ea4c088fb32ee0b8c'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4929,7 +4929,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'a58ed0a1ee9635be6fba27dc4d5f4b99b45527a1546655b265d1aaa5c4f40e31'),
+                        'sm_90': Build('1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', '282826684cd2a6c7524ffbf1802c52fc540fddf9cab383e7fdf5c083ca25bbad'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4951,7 +4951,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', 'de3b8625f4bde0b9789ff4c1b3ecfc7e128e7e82acc7999fe7c57caa1bedcdbe'),
+                        'sm_90': Build('75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '53e6bdbee920970c776d6fcdeda7b9a11be666f8f2f99d7dce5e27c0d341d481'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4973,7 +4973,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', '5bfa12e9228afa20a616660b4e376eb6e35035b638a231808fac8d3c6275201d'),
+                        'sm_90': Build('0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'feb478c099beecf660a965703d4e9b9365aa9f24a92a031ed3e31538ccf37c0b'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -4995,7 +4995,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', 'fdedd135778c4b4ac645e6e2a160d9dc3cbe8f9c2be6803d27a693e15d2f9d40'),
+                        'sm_90': Build('d7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '124b1761ce80f33d06f773d1f3c7bfed14c34af12f9490c0b661f33baef7436c'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5154,7 +5154,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5a44102785abbadc4bba5e29ece402180d22cff4ae1b2c04dd227ef164580b38'),
+                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '2f7e9b80b7b00a086cc1e98c4f2a9673daa5831db5d89cbf5d01ac820ea134eb'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5191,7 +5191,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '2b9ffc3150f145a2c66e5bc8008b23922dfce3fc968f89f921fde6afc712732b'),
+                        'sm_90': Build('8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '715d8d5a2ff722055a59f8b634868cde781c2301ff0de8aba4e1c1ee9dc27086'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5211,7 +5211,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'e3c130ae59895246e59929a6c5373fba0fff07068e2d7db86822201c65ccbd3f'),
+                        'sm_90': Build('98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', '63ae1caedbddee077b57ff90d605698e08b67701b8a2587ebcd395b7b166fb6c'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5231,7 +5231,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '97c1f6a034cf2bdb51d10eae5c8911d3bb19d06b8ee54382fbe41ca93c94f34e'),
+                        'sm_90': Build('c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '976c2035d682820fb49d777cee03be31f2b23e01ec6221438c0f45153e587808'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5251,7 +5251,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '04b5c5bf5b96338719e1d2474686d63740dd816cf4a20b427d2d762d02259b64'),
+                        'sm_90': Build('c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '62ed2d724d8ce1aed7ca34d2304a22781f27acf75be88a14ef95f9af944f1aee'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5271,7 +5271,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '231b2ce1dc6556cbf31a8f4139fb646be2d80f50f3af7399c1b2be85fb7ebd47'),
+                        'sm_90': Build('874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', 'bb58de707710c9272aabab3d3bdca71962d0afa9d2f34d3ea4c088fb32ee0b8c'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5291,7 +5291,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'a58ed0a1ee9635be6fba27dc4d5f4b99b45527a1546655b265d1aaa5c4f40e31'),
+                        'sm_90': Build('1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', '282826684cd2a6c7524ffbf1802c52fc540fddf9cab383e7fdf5c083ca25bbad'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5313,7 +5313,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', 'de3b8625f4bde0b9789ff4c1b3ecfc7e128e7e82acc7999fe7c57caa1bedcdbe'),
+                        'sm_90': Build('75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '53e6bdbee920970c776d6fcdeda7b9a11be666f8f2f99d7dce5e27c0d341d481'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5335,7 +5335,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', '5bfa12e9228afa20a616660b4e376eb6e35035b638a231808fac8d3c6275201d'),
+                        'sm_90': Build('0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'feb478c099beecf660a965703d4e9b9365aa9f24a92a031ed3e31538ccf37c0b'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5357,7 +5357,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', 'fdedd135778c4b4ac645e6e2a160d9dc3cbe8f9c2be6803d27a693e15d2f9d40'),
+                        'sm_90': Build('d7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '124b1761ce80f33d06f773d1f3c7bfed14c34af12f9490c0b661f33baef7436c'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5516,7 +5516,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5a44102785abbadc4bba5e29ece402180d22cff4ae1b2c04dd227ef164580b38'),
+                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '2f7e9b80b7b00a086cc1e98c4f2a9673daa5831db5d89cbf5d01ac820ea134eb'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5553,7 +5553,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '2b9ffc3150f145a2c66e5bc8008b23922dfce3fc968f89f921fde6afc712732b'),
+                        'sm_90': Build('8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '715d8d5a2ff722055a59f8b634868cde781c2301ff0de8aba4e1c1ee9dc27086'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5573,7 +5573,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'e3c130ae59895246e59929a6c5373fba0fff07068e2d7db86822201c65ccbd3f'),
+                        'sm_90': Build('98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', '63ae1caedbddee077b57ff90d605698e08b67701b8a2587ebcd395b7b166fb6c'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5593,7 +5593,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '97c1f6a034cf2bdb51d10eae5c8911d3bb19d06b8ee54382fbe41ca93c94f34e'),
+                        'sm_90': Build('c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '976c2035d682820fb49d777cee03be31f2b23e01ec6221438c0f45153e587808'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5613,7 +5613,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '04b5c5bf5b96338719e1d2474686d63740dd816cf4a20b427d2d762d02259b64'),
+                        'sm_90': Build('c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '62ed2d724d8ce1aed7ca34d2304a22781f27acf75be88a14ef95f9af944f1aee'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5633,7 +5633,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '231b2ce1dc6556cbf31a8f4139fb646be2d80f50f3af7399c1b2be85fb7ebd47'),
+                        'sm_90': Build('874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', 'bb58de707710c9272aabab3d3bdca71962d0afa9d2f34d3ea4c088fb32ee0b8c'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5653,7 +5653,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'a58ed0a1ee9635be6fba27dc4d5f4b99b45527a1546655b265d1aaa5c4f40e31'),
+                        'sm_90': Build('1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', '282826684cd2a6c7524ffbf1802c52fc540fddf9cab383e7fdf5c083ca25bbad'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5675,7 +5675,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', 'de3b8625f4bde0b9789ff4c1b3ecfc7e128e7e82acc7999fe7c57caa1bedcdbe'),
+                        'sm_90': Build('75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '53e6bdbee920970c776d6fcdeda7b9a11be666f8f2f99d7dce5e27c0d341d481'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5697,7 +5697,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', '5bfa12e9228afa20a616660b4e376eb6e35035b638a231808fac8d3c6275201d'),
+                        'sm_90': Build('0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'feb478c099beecf660a965703d4e9b9365aa9f24a92a031ed3e31538ccf37c0b'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5719,7 +5719,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', 'fdedd135778c4b4ac645e6e2a160d9dc3cbe8f9c2be6803d27a693e15d2f9d40'),
+                        'sm_90': Build('d7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '124b1761ce80f33d06f773d1f3c7bfed14c34af12f9490c0b661f33baef7436c'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
@@ -5951,8 +5951,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('e997ccc83afd5e59f269b1fd125ccd8b4c60a922eaaeb9f8560063391ec70208', 'hyper_connection/qwen38_flash_n16/tensor_core.fp16.cu', '1cc1358f8476d2823c86eebcad64fae8808c80730c2d333ba30e4eb83b97eae9'),
-                        'sm_90': Build('2e24f80b1d4f960981b8148af31681df063c95043dc1c8cab821d3e871d3d5db', 'hyper_connection/qwen38_flash_n16/tensor_core.fp16.cu', '1cc1358f8476d2823c86eebcad64fae8808c80730c2d333ba30e4eb83b97eae9'),
+                        'sm_80': Build('e997ccc83afd5e59f269b1fd125ccd8b4c60a922eaaeb9f8560063391ec70208', 'hyper_connection/qwen38_flash_n16/tensor_core.fp16.cu', '76ee69aae4e89838d8320e897cae6d52272349002b8489307be7aa132501879c'),
+                        'sm_90': Build('2e24f80b1d4f960981b8148af31681df063c95043dc1c8cab821d3e871d3d5db', 'hyper_connection/qwen38_flash_n16/tensor_core.fp16.cu', '76ee69aae4e89838d8320e897cae6d52272349002b8489307be7aa132501879c'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6124,8 +6124,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('7b97de1b2c8672fadb7e0f39e2336e17011a1ecb3ef1313d6bc2cec1083867d6', 'hyper_connection/qwen38_flash_n16/tensor_core.bf16.cu', '550f57f0b575c551114674954bfc64c4710b847f91e4ca2db4b8c1711e9513bf'),
-                        'sm_90': Build('546f3f6746801bd3fc1d0567b7e99eebdd78990174abe9911cda6efe8415a72f', 'hyper_connection/qwen38_flash_n16/tensor_core.bf16.cu', '550f57f0b575c551114674954bfc64c4710b847f91e4ca2db4b8c1711e9513bf'),
+                        'sm_80': Build('7b97de1b2c8672fadb7e0f39e2336e17011a1ecb3ef1313d6bc2cec1083867d6', 'hyper_connection/qwen38_flash_n16/tensor_core.bf16.cu', '4be0ca8869f7b94f1446d26b1750d0838e9aa0b5d1569899067ed78d381b3c95'),
+                        'sm_90': Build('546f3f6746801bd3fc1d0567b7e99eebdd78990174abe9911cda6efe8415a72f', 'hyper_connection/qwen38_flash_n16/tensor_core.bf16.cu', '4be0ca8869f7b94f1446d26b1750d0838e9aa0b5d1569899067ed78d381b3c95'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 16, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6237,8 +6237,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('d18f6fbf49f149fb38d35d4fe1719f4eb939686c7cc7ff0e83a666cd131a85a3', 'hyper_connection/qwen38_flash_n512/tensor_core.fp16.cu', '5a2477fec47b72e7d264efbedf715e5d69e3632d2bfce386ad79af06515ec41a'),
-                        'sm_90': Build('54c8e71dadcc8ebf6cd3c2955d18c43f341bffc5b23e7d0f6da192d558ee9780', 'hyper_connection/qwen38_flash_n512/tensor_core.fp16.cu', '5a2477fec47b72e7d264efbedf715e5d69e3632d2bfce386ad79af06515ec41a'),
+                        'sm_80': Build('d18f6fbf49f149fb38d35d4fe1719f4eb939686c7cc7ff0e83a666cd131a85a3', 'hyper_connection/qwen38_flash_n512/tensor_core.fp16.cu', 'a51f215a2facccaa9de3041a66d75737c01a2c518087f935f3db1f7510f7f591'),
+                        'sm_90': Build('54c8e71dadcc8ebf6cd3c2955d18c43f341bffc5b23e7d0f6da192d558ee9780', 'hyper_connection/qwen38_flash_n512/tensor_core.fp16.cu', 'a51f215a2facccaa9de3041a66d75737c01a2c518087f935f3db1f7510f7f591'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6272,7 +6272,7 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c203ae428b932c9ec3250b32f776beb18dd70d68c07069b1f76adb40e0b3bb2e', 'hyper_connection/qwen38_flash_n512/tensor_core_narrow.fp16.cu', '0a218ff561c917b7cbdb36e2240022797113e36ec3e08cf93e1c2dddc2794dca'),
+                        'sm_90': Build('c203ae428b932c9ec3250b32f776beb18dd70d68c07069b1f76adb40e0b3bb2e', 'hyper_connection/qwen38_flash_n512/tensor_core_narrow.fp16.cu', '4377dd4ae2397317e327b65b850804f168b4760eb3fa6a853ce0fdebd642c164'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6345,8 +6345,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('be0b85839458dda557518bd58d9108789818aab0982df10f76b7b4dd75b225a1', 'hyper_connection/qwen38_flash_n512/tensor_core.bf16.cu', '5752bf640c4262adb9979d72211e118eb49d66158ea1e65db1edffc900e7c4ed'),
-                        'sm_90': Build('30f0de57a3f041a153f6f94ec732e5d7fcc7f4d3b77dc7717bc44545a2996512', 'hyper_connection/qwen38_flash_n512/tensor_core.bf16.cu', '5752bf640c4262adb9979d72211e118eb49d66158ea1e65db1edffc900e7c4ed'),
+                        'sm_80': Build('be0b85839458dda557518bd58d9108789818aab0982df10f76b7b4dd75b225a1', 'hyper_connection/qwen38_flash_n512/tensor_core.bf16.cu', '9fb69a8ecbd92ee42aa968699347c83ec3ccdb3befbaab2625209bbfa785e81e'),
+                        'sm_90': Build('30f0de57a3f041a153f6f94ec732e5d7fcc7f4d3b77dc7717bc44545a2996512', 'hyper_connection/qwen38_flash_n512/tensor_core.bf16.cu', '9fb69a8ecbd92ee42aa968699347c83ec3ccdb3befbaab2625209bbfa785e81e'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6380,7 +6380,7 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c00688fa304a37321c76539798dbb8007c71984ea03bd1caa49177190ece4120', 'hyper_connection/qwen38_flash_n512/tensor_core_narrow.bf16.cu', '757395566f477b52a237eceee4e90d56d364e60141116cd50a35b4ecb02e94e8'),
+                        'sm_90': Build('c00688fa304a37321c76539798dbb8007c71984ea03bd1caa49177190ece4120', 'hyper_connection/qwen38_flash_n512/tensor_core_narrow.bf16.cu', '45182929bedcd4fc4249e933c28dac718a08618ae3fb3194a0aac299ee0a954f'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core_narrow', grid=(4, 512, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6453,8 +6453,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('60e5f2b1932ba2028d676d278bb3c4e5fc004d22bc60da8b57a370c8c544ed22', 'hyper_connection/qwen38_flash_n64/tensor_core.fp16.cu', 'd2eeaa74da27ef2d9ac7c48f30a628bbd834e7190017bb9c69a19e88c51b65ba'),
-                        'sm_90': Build('b68b1c4090dfcb4d277ae8ac4a87343be22aff187950057fcf56d8ba573d66a2', 'hyper_connection/qwen38_flash_n64/tensor_core.fp16.cu', 'd2eeaa74da27ef2d9ac7c48f30a628bbd834e7190017bb9c69a19e88c51b65ba'),
+                        'sm_80': Build('60e5f2b1932ba2028d676d278bb3c4e5fc004d22bc60da8b57a370c8c544ed22', 'hyper_connection/qwen38_flash_n64/tensor_core.fp16.cu', '3df2068e180e6aa0cbc6fb02cf131ba2845f102985c4bdd5908d0c469d3227e4'),
+                        'sm_90': Build('b68b1c4090dfcb4d277ae8ac4a87343be22aff187950057fcf56d8ba573d66a2', 'hyper_connection/qwen38_flash_n64/tensor_core.fp16.cu', '3df2068e180e6aa0cbc6fb02cf131ba2845f102985c4bdd5908d0c469d3227e4'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6548,8 +6548,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('8e3b8a65bdc8086f177bb934e4beea3d11f7a2413b9307c0f8942fdc57ad18f4', 'hyper_connection/qwen38_flash_n64/tensor_core.bf16.cu', 'ccd1678c012fb55daf20f0eaf366d799819555aad4da48a111c9d20318343b87'),
-                        'sm_90': Build('4267f137ebbbfe66467b4aca6095c2d175d1389bdb7713c80c1cda9d5697abdd', 'hyper_connection/qwen38_flash_n64/tensor_core.bf16.cu', 'ccd1678c012fb55daf20f0eaf366d799819555aad4da48a111c9d20318343b87'),
+                        'sm_80': Build('8e3b8a65bdc8086f177bb934e4beea3d11f7a2413b9307c0f8942fdc57ad18f4', 'hyper_connection/qwen38_flash_n64/tensor_core.bf16.cu', '3a3609b25214e94e626df26d5d0e1514918cda335b2571ad9445f45dbd18e80b'),
+                        'sm_90': Build('4267f137ebbbfe66467b4aca6095c2d175d1389bdb7713c80c1cda9d5697abdd', 'hyper_connection/qwen38_flash_n64/tensor_core.bf16.cu', '3a3609b25214e94e626df26d5d0e1514918cda335b2571ad9445f45dbd18e80b'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 64, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -6787,7 +6787,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('5bd2c56e8a9dfcdc0a25d4a8b9782352361bb6b5c5739fbe47844c2a20f1c5b4', 'hyper_connection/qwen38_flash_tp1/one_kernel.fp16.cu', '538eea0dab867e4d9ff0f196183fe2400fd279e12c8ea39a7fbbe7c347f6f3a3'),
+                        'sm_90': Build('5bd2c56e8a9dfcdc0a25d4a8b9782352361bb6b5c5739fbe47844c2a20f1c5b4', 'hyper_connection/qwen38_flash_tp1/one_kernel.fp16.cu', '953cb876af344db1c6d03a2d1286332f2c7c2febe2a773c2417a6bebaff40c42'),
                     },
                     kernels={
                         'boundary': Kernel(symbol='hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -6843,8 +6843,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('ae91f19e26889f239a2b4c0b5cd0834c82d99ceabce3b9ab7e8d25ef6b8545eb', 'hyper_connection/qwen38_flash_tp1/tensor_core.fp16.cu', '45a98df696a0bc19ccb6ad65b75f070fb01deadd6b2d186a548d9c3cc0489fdb'),
-                        'sm_90': Build('304052c2a90b66561e8c7f02d40dafccac23a51fbd93e0802fc2cc611a8507e3', 'hyper_connection/qwen38_flash_tp1/tensor_core.fp16.cu', '45a98df696a0bc19ccb6ad65b75f070fb01deadd6b2d186a548d9c3cc0489fdb'),
+                        'sm_80': Build('ae91f19e26889f239a2b4c0b5cd0834c82d99ceabce3b9ab7e8d25ef6b8545eb', 'hyper_connection/qwen38_flash_tp1/tensor_core.fp16.cu', 'b28a4ae4c5a6c05d16f329ba6700dc51ee9f69f6cc9a91f5d6b775acee71653d'),
+                        'sm_90': Build('304052c2a90b66561e8c7f02d40dafccac23a51fbd93e0802fc2cc611a8507e3', 'hyper_connection/qwen38_flash_tp1/tensor_core.fp16.cu', 'b28a4ae4c5a6c05d16f329ba6700dc51ee9f69f6cc9a91f5d6b775acee71653d'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),
@@ -7145,7 +7145,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('f17e353f47b8519d568dcbd502a76aa036022f84e2d9a66794792ea2e062eb13', 'hyper_connection/qwen38_flash_tp1/one_kernel.bf16.cu', '8d58ff8657b1e11da2008760258c201431984df8cd346d38b59fc9e77d23f4f9'),
+                        'sm_90': Build('f17e353f47b8519d568dcbd502a76aa036022f84e2d9a66794792ea2e062eb13', 'hyper_connection/qwen38_flash_tp1/one_kernel.bf16.cu', '1af6a96e442f604db3d20a5c0ed0cc2cef89b23f44a542b10ee6a17787a2e853'),
                     },
                     kernels={
                         'boundary': Kernel(symbol='hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -7201,8 +7201,8 @@ TABLE = Table(
                     route='tensor_core',
                     contract='tolerance',
                     builds={
-                        'sm_80': Build('3e58a7804ab17ab3fa02805d2034d9d4a89cf9fd4706aea5ca2a887aa923ba3c', 'hyper_connection/qwen38_flash_tp1/tensor_core.bf16.cu', '7e472774e72b1ec526afc47cafb0581b592ea6305b6ea2ba2ef35552b56c8bf6'),
-                        'sm_90': Build('60520df2f820b39df76a85e37a4627350c278ed777ddc39ae97df4a49a65b0bb', 'hyper_connection/qwen38_flash_tp1/tensor_core.bf16.cu', '7e472774e72b1ec526afc47cafb0581b592ea6305b6ea2ba2ef35552b56c8bf6'),
+                        'sm_80': Build('3e58a7804ab17ab3fa02805d2034d9d4a89cf9fd4706aea5ca2a887aa923ba3c', 'hyper_connection/qwen38_flash_tp1/tensor_core.bf16.cu', '4757c41603b58c7f27b6483bbdec04288f5ed687d84356b01eb2077e363cbb78'),
+                        'sm_90': Build('60520df2f820b39df76a85e37a4627350c278ed777ddc39ae97df4a49a65b0bb', 'hyper_connection/qwen38_flash_tp1/tensor_core.bf16.cu', '4757c41603b58c7f27b6483bbdec04288f5ed687d84356b01eb2077e363cbb78'),
                     },
                     kernels={
                         'combine_norm': Kernel(symbol='hyper_connection_combine_norm_tensor_core', grid=(4, 1, 1), block=(320, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'x', 'y', 'tokens')),

@@ -93,7 +93,7 @@ class Record(Model):
     rekeyed: tuple[Rekeyed, ...] = ()
     """Proofs by which the digests of the code were renewed since it was measured, the oldest first."""
     identity: Sha256 | None = None
-    """Before version 5: digest of the spec's values. It was for people, and nothing is decided by it."""
+    """Before version 5: digest of the spec's values. Nothing is decided by it."""
     exactness: Exactness
     timing: Timing | None
     """All samples; None if the candidate wasn't timed."""

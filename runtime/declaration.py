@@ -70,8 +70,8 @@ class Declaration:
         """The workload fields of a call; its dtype is filled in.
 
         Args:
-            given: the kind's inputs by name, of allowed dtypes, on one device. Sizes may be symbols of whoever
-                traces: leave those that may change from call to call as they are.
+            given: the kind's inputs by name, of allowed dtypes, on one device. Sizes may be symbols of a
+                compiler that traces: leave those that may change from call to call as they are.
             kind: one of `kinds`.
             options: of the type `options`, checked.
 

@@ -76,5 +76,5 @@ def not_allowed(what: str, value: object, allowed: Iterable[str]) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What an error of somebody else says first; the name of its class where it says nothing."""
+    """The first line of an error that another library raised; the name of its class where it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -101,7 +101,7 @@ class Op(CallReader):
         return (*tensors, *[named.get(name) for name in rest]), kind, values
 
     def call(self, arguments: tuple[Maybe, ...], kind: str, values: tuple[Any, ...], out: Any) -> Any:
-        """The op itself, for calls that nobody traces; `values` are the options in the order of `option_defaults`."""
+        """The op itself, for calls that aren't traced; `values` are the options in the order of `option_defaults`."""
         listed = out if out is None or not self._single else (out,)
         key: tuple[object, ...] | None
         try:

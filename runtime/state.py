@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 SPARES = 8
-"""Kept of each: the kinds of an op, all of them captured on a stream that nobody has called on."""
+"""Kept of each: the kinds of an op, all of them captured on a stream without an earlier call."""
 
 _preallocated: dict[StateKind, list[State]] = {}
 
@@ -27,7 +27,7 @@ class StateKind:
     """Ordinal of the device."""
     nbytes: int
     record_at: int | None
-    """Where the record of failed waits begins, bytes; None: nobody waits."""
+    """Where the record of failed waits begins, bytes; None: no kernel waits."""
     record: CtaRecord
     """What the record holds."""
 

@@ -16,7 +16,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """Write a key path the way people read it: `candidate[1].budget.registers`."""
+    """Write a key path as messages show it: `candidate[1].budget.registers`."""
     text = ""
     for part in path:
         if isinstance(part, int):

@@ -137,7 +137,7 @@ class HyperConnection(Op):
             raise ValueError(
                 f"residual has shape {tuple(residual.shape)}; it must be [tokens, branches * hidden]"
             )
-        # Tokens may stay a symbol of whoever traces; int() makes numbers of all other sizes.
+        # Tokens may stay a symbol of a compiler that traces; int() makes numbers of all other sizes.
         tokens, state = residual.shape[0], int(residual.shape[1])
         if up_weight is not None and (up_weight.ndim != 2 or up_weight.shape[1] == 0):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""What people run today for a row-parallel linear: the GEMM, then NCCL or PyTorch's two-shot; PyTorch's fused op."""
+"""What users run today for a row-parallel linear: the GEMM, then NCCL or PyTorch's two-shot; PyTorch's fused op."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Deciding(Op):
         return {"x": (m, k), "weight": (width, k), "result": (m, width)}
 
     def promise(self, fields: Mapping[str, Any], kind: str) -> tuple[Contract, str]:  # noqa: ARG002
-        """A library's GEMM adds in an order that nobody states."""
+        """A library's GEMM adds in an order that isn't specified."""
         return "tolerance", "torch's GEMM, then the plain all-reduce"
 
     def request(self, fields: Mapping[str, FieldValue], kind: str, problems: tuple[str, ...] = ()) -> Request:
@@ -123,7 +123,7 @@ class Deciding(Op):
         if terms.exact:
             raise NotExact(
                 f"exact=True was asked for, and {FAMILY} {request.label} is a library's GEMM on every route, whose "
-                "order of adding nobody states; pass exact=False"
+                "order of adding isn't specified; pass exact=False"
             )
         return decision, self._dispatch.statistics.tally(selection)
 

@@ -111,7 +111,7 @@ class _EmulatedRank:
     ) -> None:
         self.group, self.kernel, self.kernels, self.first = group, kernel, kernels, rank
         self.addresses = tuple((peer + 1) << 40 for peer in range(len(group.channels)))
-        self.memory = torch.empty(1, 0)  # nobody writes to it, nor to the next: addresses only
+        self.memory = torch.empty(1, 0)  # nothing writes to it, nor to the next: only addresses count
         self.result = torch.empty((result.array.size, 1), dtype=getattr(torch, group.dtype))
         self.buffers = [*zip(self.addresses, group.channels, strict=True), (self.result.data_ptr(), result)]
 

@@ -45,7 +45,7 @@ class Execution:
             self._warm(at)
 
     def prepare(self) -> None:
-        """Eager calls keep spares for a stream that is first seen in a capture; nothing else is needed."""
+        """Eager calls preallocate for a stream that is first seen in a capture; nothing else is needed."""
 
     def run(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Compute `result`; memory that the allocator hands out for it is poisoned before."""
@@ -147,7 +147,7 @@ def execution_of(
 
 
 def _load_kernels(module: Any, candidate: Candidate) -> None:
-    """Let the driver load the kernels' code, which it puts off until somebody asks about them."""
+    """Let the driver load the kernels' code, which it puts off until they are queried."""
     from cupy_backends.cuda.api import driver
 
     for kernel in candidate.kernels.values():

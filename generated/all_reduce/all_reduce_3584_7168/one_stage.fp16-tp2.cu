@@ -48,7 +48,7 @@ __device__ __forceinline__ unsigned int fetch_add_device(unsigned int* counter, 
 __device__ __forceinline__ unsigned int load_relaxed_device(const unsigned int* word) {
   return __nv_atomic_load_n(const_cast<unsigned int*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
 }
-// A counter whose value tells that somebody else is there; it orders nothing.
+// A counter whose value tells whether another CTA arrived first; it orders nothing.
 __device__ __forceinline__ unsigned int fetch_add_relaxed_device(unsigned int* counter, unsigned int value) {
   return __nv_atomic_fetch_add(counter, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
 }
@@ -167,7 +167,7 @@ struct Call {
   unsigned long long timeout_ns;
 };
 
-// Epochs count calls modulo 2^32, but for 0, which is what memory holds that nobody has written. Odd and even
+// Epochs count calls modulo 2^32, but for 0, which is what new memory holds. Odd and even
 // take turns across the wrap as well.
 __device__ __forceinline__ unsigned int following(unsigned int epoch) { return epoch == 0xffffffffu ? 2u : epoch + 1u; }
 
@@ -201,7 +201,7 @@ __device__ void report(const Call& call, unsigned int peer, unsigned int waited_
   fields[6] = blockIdx.x;
 }
 
-constexpr unsigned int OVERLAP = 3;  // in an error record: nobody was waited for, two calls met on this rank
+constexpr unsigned int OVERLAP = 3;  // in an error record: no peer was waited for, two calls met on this rank
 
 // Advances the epochs of all CTAs that the channel could have, so that they stay equal whatever grids follow
 // each other. Comes after a barrier behind `begin`: other threads of the CTA read the epoch there.

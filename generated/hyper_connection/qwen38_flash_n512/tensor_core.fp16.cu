@@ -24,7 +24,7 @@
 // Compiled with --std=c++17 --fmad=false -lineinfo --ptxas-options=-v
 // Generated from qwen38_flash_n512.toml; edit that and run `kernwright generate`.
 //
-// Both projections run on tensor cores: products are exact, sums are FP32 in an order that nobody states, so this text
+// Both projections run on tensor cores: products are exact, sums are FP32 in an order that isn't specified, so this text
 // proves itself against FP64 within its tolerance. What is stated is all the rest: a row of down is the sum of
 // 8 x 8 parts, added in order, whatever the number of tokens; a token never meets another one.
 // A warp keeps its weights in registers and goes through the tokens of its CTA, eight at a time.

@@ -658,12 +658,12 @@ struct Call { unsigned int generation, timeout; };
 // Time in units of 1024 ns: 32 bits last for an hour, and take one register.
 __device__ __forceinline__ unsigned int ticks_of(unsigned long long ns) { return static_cast<unsigned int>(ns >> 10); }
 
-// Generations count calls modulo 2^32, but for 0, which is what memory holds that nobody has written.
+// Generations count calls modulo 2^32, but for 0, which is what new memory holds.
 __device__ __forceinline__ unsigned int following(unsigned int generation) {
   return generation == 0xffffffffu ? 1u : generation + 1u;
 }
 
-// After a failure nobody waits until the record is cleared: the calls of a graph would all wait in vain.
+// After a failure no CTA waits until the record is cleared: the calls of a graph would all wait in vain.
 __device__ __forceinline__ Call begin(const Exchange& exchange, unsigned long long timeout_ns) {
   const unsigned int last = fresh(exchange.generations + blockIdx.x);
   return {following(last), load_relaxed_device(exchange.record) == 0 ? ticks_of(timeout_ns) : 0};
