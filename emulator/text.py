@@ -19,6 +19,8 @@ _WAITS = re.compile(r"\b__nv_atomic_\w+|\bgriddepcontrol\w*|\bglobaltimer\b|\bna
 _TENSOR_CORES = re.compile(r"\bmma\.sync\b|\bwgmma\w*|\btcgen05\b|\bwmma\b|\bmma_(?:sync|m\d+n\d+k\d+)\w*")
 _EMULATED = re.compile(
     r"\bmma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(?:f16\.f16|bf16\.bf16)\.f32|kernwright::emulator::mma_m16n8k16"
+    r"|\bwgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.f32\.(?:f16\.f16|bf16\.bf16)"
+    r"|\bwgmma\.(?:fence|commit_group|wait_group)\.sync\.aligned"
 )
 
 
@@ -49,7 +51,7 @@ def facts(text: str, name: str) -> TextFacts:
     if tensor is not None:
         raise TextUnsupported(
             f"{name} uses the tensor-core instruction {tensor[0]}, whose accumulation no specification pins "
-            "down. The emulator runs mma.m16n8k16 of FP16 and BF16 with FP32 sums alone: other such candidates are "
+            "down. The emulator runs mma.m16n8k16 and wgmma of FP16 and BF16 with FP32 sums alone: other such candidates are "
             "checked on a GPU, under their tolerance."
         )
     code = _COMMENT_OR_STRING.sub(lambda match: '""' if match[0][0] == '"' else " ", text)

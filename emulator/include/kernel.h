@@ -7,6 +7,7 @@
 #include "copies.h"
 #include "grid.h"
 #include "tensor_cores.h"
+#include "warpgroups.h"
 
 namespace kernwright::emulator {
 

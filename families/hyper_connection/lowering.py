@@ -17,8 +17,10 @@ from .lowerings.limits import STATIC_SHARED_LIMIT, check_finishers, check_kept, 
 from .lowerings.rows import lower_rows
 from .lowerings.sharded import lower_sharded
 from .lowerings.tensor_core import lower_tensor_core
+from .lowerings.wgmma import lower_wgmma
 from .schedules.hopper import Prefetched
 from .schedules.tensor_core import TensorCore
+from .schedules.wgmma import Wgmma
 from .spec import HyperConnectionWorkload, Replicated, Sharded
 
 UNIT = "tokens"
@@ -50,6 +52,8 @@ def _lower_route(workload: HyperConnectionWorkload, candidate: CandidateSpec) ->
         return lower_prefetched(workload, candidate)
     if isinstance(candidate, TensorCore):
         return lower_tensor_core(workload, candidate)
+    if isinstance(candidate, Wgmma):
+        return lower_wgmma(workload, candidate)
     one_token = (workload.tokens.min, workload.tokens.max) == (1, 1)
     if isinstance(candidate, Sharded) and one_token:
         return lower_sharded(workload, candidate)

@@ -20,6 +20,7 @@ from ...specs.spec import CandidateSpec, ScheduleValues, Spec, WorkloadSpec
 from ...specs.tiling import RowTiling, row_tiling
 from .schedules.hopper import OneKernel, TwoKernels
 from .schedules.tensor_core import TensorCore
+from .schedules.wgmma import Wgmma
 from .workload import HyperConnectionWorkload
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "Sharded",
     "TensorCore",
     "TwoKernels",
+    "Wgmma",
 ]
 
 
@@ -229,6 +231,7 @@ HyperConnectionRoute = Annotated[
     | OneKernel
     | TwoKernels
     | TensorCore
+    | Wgmma
     | GateSharded
     | HiddenSharded
     | FusedUpMixGather
