@@ -34,8 +34,9 @@ def lower_wgmma(workload: HyperConnectionWorkload, candidate: Wgmma) -> Lowering
     }
     constants: dict[str, Any] = {
         **workload_constants(workload),
-        "early_norm_weight": True,
+        "early_norm_weight": norm.steps == 1,  # more would take too many registers
         "l1_bypass": False,
+        **({"norm_ctas": 20} if norm.steps > 1 else {}),
         "several_tokens": True,
         "stacked": "token",
         "programmatic": True,
