@@ -14,6 +14,9 @@ from .boundary import branch_kernels, norm_constants, state_buffers, workload_co
 from .limits import check_norm
 from .tensor_core import FINISH_THREADS, DownTiling
 
+MOST_THREADS = 1024
+FEW_TOKENS = 128
+
 
 def lower_wgmma(workload: HyperConnectionWorkload, candidate: Wgmma) -> Lowering:
     """Lower a candidate of route `wgmma`; the spec has checked that the tiles fit.
@@ -32,11 +35,12 @@ def lower_wgmma(workload: HyperConnectionWorkload, candidate: Wgmma) -> Lowering
         kernel: DownTiling(rows, -(-rows // candidate.row_tile), rows % candidate.row_tile != 0)
         for kernel, rows in stored.items()
     }
+    # Of few tokens every SM should have some rows; of many, a CTA a token is launched sooner than three.
+    finishers = FINISH_THREADS if most <= FEW_TOKENS else min(-(-workload.down_rows // 32) * 32, MOST_THREADS)
     constants: dict[str, Any] = {
         **workload_constants(workload),
         "early_norm_weight": norm.steps == 1,  # more would take too many registers
         "l1_bypass": False,
-        **({"norm_ctas": 20} if norm.steps > 1 else {}),
         "several_tokens": True,
         "stacked": "token",
         "programmatic": True,
@@ -49,7 +53,7 @@ def lower_wgmma(workload: HyperConnectionWorkload, candidate: Wgmma) -> Lowering
         "cta_rows": candidate.row_tile,
         "stages": candidate.stages,
         "weight_bytes": candidate.weight_bytes(),
-        "finish_threads": FINISH_THREADS,
+        "finish_threads": finishers,
         "up_groups": candidate.up_groups,
         "coordinates": COORDINATES,
         "tilings": tilings,
@@ -64,7 +68,7 @@ def lower_wgmma(workload: HyperConnectionWorkload, candidate: Wgmma) -> Lowering
         )
 
     def finish(rows: int, *args: str) -> Launch:
-        return Launch((-(-rows // FINISH_THREADS), most, 1), (FINISH_THREADS, 1, 1), (*args, "tokens"))
+        return Launch((-(-rows // finishers), most, 1), (finishers, 1, 1), (*args, "tokens"))
 
     kernels = {
         **branch_kernels(workload, norm, "tokens"),

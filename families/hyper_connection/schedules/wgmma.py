@@ -69,7 +69,11 @@ class Wgmma(CandidateSpec):
     def schedule(self) -> ScheduleValues:
         """Give the route, its options, and the bounds: a text is proven under the bounds that it states."""
         bounds = {} if self.tolerance is None else self.tolerance.model_dump(exclude_none=True)
-        own = {name: getattr(self, name) for name in type(self).model_fields if name not in CandidateSpec.model_fields}
+        own = {
+            name: getattr(self, name)
+            for name in type(self).model_fields
+            if name not in CandidateSpec.model_fields
+        }
         return {**own, "tolerance": bounds}
 
     def blocks(self, workload: HyperConnectionWorkload) -> int:
@@ -98,11 +102,15 @@ class Wgmma(CandidateSpec):
             ("branches * hidden", workload.branches * workload.hidden, self.segments * BLOCK),
         ):
             if size % unit:
-                yield Finding(("route",), f'route "wgmma" needs {name} to be a multiple of {unit}; it is {size}.')
+                yield Finding(
+                    ("route",), f'route "wgmma" needs {name} to be a multiple of {unit}; it is {size}.'
+                )
                 return
         if workload.branches * COORDINATES > MOST_COLUMNS:
             most = MOST_COLUMNS // COORDINATES
-            yield Finding(("route",), f'route "wgmma" serves {most} branches at most; there are {workload.branches}.')
+            yield Finding(
+                ("route",), f'route "wgmma" serves {most} branches at most; there are {workload.branches}.'
+            )
         if self.blocks(workload) < self.stages - 2:
             message = (
                 f"{self.stages} stages need {self.stages - 2} blocks of {BLOCK} columns or more in a segment, which has "
@@ -114,13 +122,17 @@ class Wgmma(CandidateSpec):
             ("up_groups", self.up_bytes(workload), "lower up_groups"),
         ):
             if needed > SHARED_LIMIT:
-                message = f"a CTA would need {needed} bytes of shared memory; {SHARED_LIMIT} are allowed: {remedy}."
+                message = (
+                    f"a CTA would need {needed} bytes of shared memory; {SHARED_LIMIT} are allowed: {remedy}."
+                )
                 yield Finding((key,), message)
 
     def _own_problems(self) -> Iterator[Finding]:
         yield from super()._own_problems()
         if self.contract == "exact":
-            message = 'found "exact"; no specification states the order in which tensor cores add: drop this key.'
+            message = (
+                'found "exact"; no specification states the order in which tensor cores add: drop this key.'
+            )
             yield Finding(("contract",), message)
         others = [arch for arch in self.arch if arch not in ARCHS]
         if others:
