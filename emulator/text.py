@@ -51,8 +51,8 @@ def facts(text: str, name: str) -> TextFacts:
     if tensor is not None:
         raise TextUnsupported(
             f"{name} uses the tensor-core instruction {tensor[0]}, whose accumulation no specification pins "
-            "down. The emulator runs mma.m16n8k16 and wgmma of FP16 and BF16 with FP32 sums alone: other such candidates are "
-            "checked on a GPU, under their tolerance."
+            "down. The emulator runs mma.m16n8k16 and wgmma of FP16 and BF16 with FP32 sums alone: other such "
+            "candidates are checked on a GPU, under their tolerance."
         )
     code = _COMMENT_OR_STRING.sub(lambda match: '""' if match[0][0] == '"' else " ", text)
     symbols = tuple(dict.fromkeys(_KERNEL.findall(code)))

@@ -113,8 +113,8 @@ class Wgmma(CandidateSpec):
             )
         if self.blocks(workload) < self.stages - 2:
             message = (
-                f"{self.stages} stages need {self.stages - 2} blocks of {BLOCK} columns or more in a segment, which has "
-                f"{self.blocks(workload)}: lower stages or segments."
+                f"{self.stages} stages need {self.stages - 2} blocks of {BLOCK} columns or more in a segment, "
+                f"which has {self.blocks(workload)}: lower stages or segments."
             )
             yield Finding(("stages",), message)
         for key, needed, remedy in (
