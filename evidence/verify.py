@@ -232,13 +232,17 @@ def verify_one(
     def load(case: Case) -> Executable:
         return executable(dispatch, evidence, workload, candidate, arch, case.kind, case.at, here, place)
 
+    broken = None
     try:
         load(own[0])
     except LoadError as error:
+        broken = str(error)
+    broken = agreed(broken)  # a rank that left alone would leave the others in the first case
+    if broken is not None:
         if not place.is_local:
-            raise
+            raise LoadError(broken)
         return replace(
-            told, skipped=f"{candidate.name} of {workload.label} can't run as local ranks: {error}"
+            told, skipped=f"{candidate.name} of {workload.label} can't run as local ranks: {broken}"
         )
     judge = None if near is None else near.compare
     gate = check(load, expected, evidence, workload, own, place, judge)

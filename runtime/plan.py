@@ -133,6 +133,8 @@ class Plan:
                 state_of=self._state_of if self._state_bytes else None,
                 state_offsets=self._state_offsets,
             )
+            if channel is not None:
+                self.serve = channel.in_turn(self.serve)
 
     @property
     def device(self) -> int | None:
@@ -237,6 +239,14 @@ class Plan:
 
     def _launch(self, addresses: list[int]) -> None:
         """Call with the plan's device as the current one."""
+        if self._channel is None:
+            self._launch_alone(addresses)
+            return
+        with self._channel.turn():
+            self._launch_alone(addresses)
+
+    def _launch_alone(self, addresses: list[int]) -> None:
+        """No other thread is between following and launching on the channel."""
         if self._structs:
             addresses = self._spread(addresses)
         if self._index is None:  # the emulator's, whose calls end when they return

@@ -280,6 +280,12 @@ class AllReduce(Op):
         check_alike(given)
         return [given[0].new_empty(given[0].shape)]
 
+    def forget(self) -> None:
+        """Decide the next calls of all communicators anew; acquired inputs stay."""
+        super().forget()
+        for known in self._of.values():
+            known.resolved.clear()
+
     def _resolved_for(
         self, kind: str, numel: int, tensor: torch.Tensor, values: tuple[Any, ...], slot: int = 0
     ) -> Resolved:

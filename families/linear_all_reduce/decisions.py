@@ -12,9 +12,8 @@ from ...runtime.call_options import CallOptions
 from ...runtime.declaration import Kind
 from ...runtime.device import Device, current, serves
 from ...runtime.dispatch import Dispatch, chosen_policy
-from ...runtime.errors import LoadError, NotExact
+from ...runtime.errors import NotExact
 from ...runtime.op import Op
-from ...runtime.policy import Policy
 from ...runtime.selection import Choice, Selection
 from ...runtime.statistics import Tally, refuse
 from ...runtime.watch import note
@@ -60,6 +59,8 @@ class Deciding(Op):
         """Bind."""
         super().__init__(dispatch)
         self._decisions: dict[object, GroupDecision] = {}
+        self._decided: list[dict[Any, Any]] = []
+        """What layer groups and the plain path remember of decided calls."""
 
     def shapes(self, fields: Mapping[str, Any], kind: str) -> Mapping[str, tuple[int, ...]]:  # noqa: ARG002
         """Of one rank."""
@@ -97,6 +98,7 @@ class Deciding(Op):
 
     def _decider(self, terms: Terms) -> Callable[[torch.Tensor, torch.Tensor], GroupDecision]:
         decided: dict[object, tuple[GroupDecision, Tally]] = {}
+        self._decided.append(decided)
 
         def decide(x: torch.Tensor, weight: torch.Tensor) -> GroupDecision:
             policy = policies.current() if terms.policy is None else terms.policy
@@ -115,9 +117,11 @@ class Deciding(Op):
     def _decide(self, request: Request, device: Device, terms: Terms) -> tuple[GroupDecision, Tally]:
         if terms.force is not None:
             return self._forced(request, device, terms), Tally()
+        from .overlap.group import PLAIN
+
         note(f"{FAMILY} {request.label} was decided")
         chosen = chosen_policy(terms.policy)
-        selection, decision = self._settle(request, device, chosen, terms.comm, terms.exact)
+        selection, decision = self._dispatch.settle(request, device, chosen, terms.comm, terms.exact)
         if selection.fallback is not None and policies.strict():
             raise refuse(selection)
         if terms.exact:
@@ -125,28 +129,21 @@ class Deciding(Op):
                 f"exact=True was asked for, and {FAMILY} {request.label} is a library's GEMM on every route, whose "
                 "order of adding isn't specified; pass exact=False"
             )
-        return decision, self._dispatch.statistics.tally(selection)
+        return decision or PLAIN, self._dispatch.statistics.tally(selection)
 
-    def _settle(
-        self, request: Request, device: Device, policy: Policy, comm: Any, exact: bool = False
-    ) -> tuple[Selection, GroupDecision]:
-        """Decide and load; if a build doesn't load, note the reason and decide again without it."""
-        while True:
-            selection = self._dispatch.select(request, device, policy, comm, exact)
-            try:
-                return selection, self._loaded(selection.chosen, device, comm)
-            except LoadError as error:
-                self._dispatch.set_aside(selection, str(error))
+    def load(self, choice: Choice, request: Request, device: Device, comm: Any) -> GroupDecision:  # noqa: ARG002
+        """What a layer group runs; LoadError as in every op."""
+        return self._loaded(choice, device, comm)
 
-    def warm_up(self, request: Request, device: Device, policy: Policy, comm: Any) -> Selection:
-        """Load what would be dispatched, as `Dispatch.warm_up` asks for it."""
-        return self._settle(request, device, policy, comm)[0]
+    def forget(self) -> None:
+        """Decide the next calls of all layer groups anew."""
+        super().forget()
+        for remembered in self._decided:
+            remembered.clear()
 
-    def _loaded(self, choice: Choice | None, device: Device, comm: Any) -> GroupDecision:
-        from .overlap.group import PLAIN, loaded
+    def _loaded(self, choice: Choice, device: Device, comm: Any) -> GroupDecision:
+        from .overlap.group import loaded
 
-        if choice is None:
-            return PLAIN
         channel = comm.channel(choice.workload.spec) if choice.candidate.capabilities else None
         key = (choice.workload.name, choice.candidate.name, choice.arch, device.index, channel)
         if key not in self._decisions:
@@ -212,6 +209,7 @@ class Deciding(Op):
         """The plain path's: our all-reduce where it has a kernel for the payload, else the group's, in place."""
         operator: Any = self._dispatch.operator("all_reduce")
         ours: dict[tuple[int, Any, str], bool] = {}
+        self._decided.append(ours)
 
         def all_reduce(tensor: torch.Tensor) -> None:
             import torch

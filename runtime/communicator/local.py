@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from ...table import ALIGNMENT, Table, aligned
 from .channel import Channel, channel_plans
 from .owner import ChannelOwner
+from .steps import Outcome
 
 if TYPE_CHECKING:
     import torch
+
+T = TypeVar("T")
 
 
 class LocalCommunicator(ChannelOwner):
@@ -50,12 +53,16 @@ class LocalCommunicator(ChannelOwner):
             memory = block[begin : begin + world_size * stride].view(world_size, stride)[:, : plan.size]
             addresses = tuple(memory[rank].data_ptr() for rank in range(world_size))
             self._channels[plan.name] = Channel(plan, memory, addresses, 0)
-        self._settle()
+        self.finish()
         self.capabilities = frozenset(name for plan in plans for name in plan.capabilities)
 
-    def _settle(self) -> None:
+    def finish(self) -> None:
         """Wait for the device: other streams aren't ordered behind the current one, which has zeroed the memory."""
         import torch
 
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def together(self, what: str, step: Callable[[], T]) -> Outcome[T]:
+        """Take the step: all ranks are here."""
+        return Outcome(what, [step()], [None], None)

@@ -134,13 +134,14 @@ class LayerGroup:
     def _pipeline(self, decision: GroupDecision, gemm: Gemm, result: Tensor) -> None:
         schedule = decision.schedule
         slices = schedule.slices(result.shape[0], result.shape[1] * result.element_size())
-        lanes, reduction = self._reduction(decision, slices, result)
+        with nullcontext() if decision.channel is None else decision.channel.turn():
+            lanes, reduction = self._reduction(decision, slices, result)
 
-        def multiply(part: Slice) -> None:
-            with leaving_free(schedule.free_sms):
-                gemm(part.begin, part.end, reduction.partial(part))
+            def multiply(part: Slice) -> None:
+                with leaving_free(schedule.free_sms):
+                    gemm(part.begin, part.end, reduction.partial(part))
 
-        run(slices, lanes, multiply, reduction, schedule.additions)
+            run(slices, lanes, multiply, reduction, schedule.additions)
 
     def _reduction(
         self, decision: GroupDecision, slices: tuple[Slice, ...], result: Tensor

@@ -16,7 +16,12 @@ from kernwright.runtime import Disagreement
 from kernwright.runtime.communicator.agreement import Statement, agree, obstacle
 from kernwright.runtime.communicator.channel import ChannelPlan, channel_plans
 
-PLAN = ChannelPlan("mini", {"record": 0, "capacity": 2048, "size": 9000}, frozenset({"a"}), "f" * 64)
+PLAN = ChannelPlan("mini", {"record": 0, "capacity": 2048, "size": 9000}, frozenset({"a"}))
+
+DIGESTS = dict.fromkeys(
+    ("workloads", "builds", "schedules", "thresholds", "records"), f"9, digest {'f' * 64}"
+)
+GENERATED = "Give all ranks the same, generated from the same spec files and records"
 
 
 def statements(count: int = 4) -> list[Statement]:
@@ -28,10 +33,13 @@ def statements(count: int = 4) -> list[Statement]:
             gpus[rank],
             tuple(g for g in gpus if g != gpus[rank]),
             count,
-            "sm_90, 132 SMs, NVIDIA H200, policy measured",
+            "sm_90, 132 SMs, NVIDIA H200",
             "any",
             30 * 10**9,
             (PLAN,),
+            "measured",
+            "kernwright 1",
+            {"mini": DIGESTS},
         )
         for rank in range(count)
     ]
@@ -60,9 +68,32 @@ def test_equal_ranks_agree_and_nothing_stands_in_their_way() -> None:
             changed(0, channels=(replace(PLAN, offsets={**PLAN.offsets, "record": 64}),)),
             "ranks disagree on the layout of channel mini: rank 0: [",
         ),
+        *(
+            (
+                changed(3, digests={"mini": {**DIGESTS, what: f"9, digest {'0' * 64}"}}),
+                f"ranks disagree on the {what} of spec mini: ranks 0, 1, 2: 9, digest ffffffffffff; rank 3: 9, "
+                f"digest 000000000000. {GENERATED}",
+            )
+            for what in DIGESTS
+        ),
         (
-            changed(3, channels=(replace(PLAN, sources="0" * 64),)),
-            "ranks disagree on the spec of channel mini: ranks 0, 1, 2: sources ffffffffffff; rank 3: sources 000",
+            changed(0, digests={"mini": {**DIGESTS, "builds": f"9, digest {'f' * 63}0"}}),
+            f"ranks disagree on the builds of spec mini: rank 0: 9, digest {'f' * 63}0; ranks 1, 2, 3: 9, digest "
+            f"{'f' * 64}. {GENERATED}",
+        ),
+        (changed(3, digests={}), "ranks disagree on the specs: ranks 0, 1, 2: mini; rank 3: none"),
+        (
+            changed(1, kind="sm_90, 114 SMs, NVIDIA H100 PCIe"),
+            "ranks disagree on the device: ranks 0, 2, 3: sm_90, 132 SMs, NVIDIA H200; rank 1: sm_90, 114 SMs, "
+            "NVIDIA H100 PCIe. Take GPUs of one kind",
+        ),
+        (
+            changed(1, policy="measured, strict"),
+            "ranks disagree on the policy: ranks 0, 2, 3: measured; rank 1: measured, strict. Set the same on all",
+        ),
+        (
+            changed(2, versions="kernwright 9"),
+            "ranks disagree on the versions: ranks 0, 1, 3: kernwright 1; rank 2: kernwright 9. Install one version",
         ),
         (changed(2, channels=()), "ranks disagree on the channels: ranks 0, 1, 3: mini; rank 2: none"),
         (changed(2, backend="ipc"), "ranks disagree on the backend: ranks 0, 1, 3: any; rank 2: ipc"),

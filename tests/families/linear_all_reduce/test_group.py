@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -93,6 +94,7 @@ def ranks():
                 memory=own,
                 check_sometimes=lambda: None,
                 follow=lambda _: None,
+                turn=nullcontext,
             )
             comm = SimpleNamespace(rank=rank, world_size=2, device=torch.device("cpu"), group=None)
             decision = GroupDecision(schedule, thread, channel)
