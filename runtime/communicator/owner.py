@@ -147,6 +147,8 @@ class ChannelOwner(ABC):
             outcome.all()
 
     def _leave(self, kept: set[str]) -> None:
+        for channel in self._channels.values():
+            channel.closed = True  # all of them, whatever leaving one gives
         for name, channel in self._channels.items():
             channel.close(keep=name in kept)
 

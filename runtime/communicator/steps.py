@@ -46,7 +46,7 @@ class Outcome(Generic[T]):
         if self.error is not None:
             raise self.error
         if self.problem is not None:
-            raise PeerFailed(f"a rank could not {self.what}, so none goes on: {self.problem}")
+            raise PeerFailed(f"another rank could not {self.what}; {self.problem}")
         return self.values
 
 
