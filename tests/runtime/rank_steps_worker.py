@@ -15,16 +15,19 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as distributed
 from harness import tables as make
-from kernwright.runtime import Device, LoadError
+from kernwright.runtime import Device, LoadError, warm
 from kernwright.runtime.communicator import channel as channel_module
 from kernwright.runtime.communicator import group as group_module
+from kernwright.runtime.communicator import imagined
+from kernwright.runtime.communicator.digests import route_digests
 from kernwright.runtime.communicator.group import GroupCommunicator
 from kernwright.runtime.communicator.memory import SharedMemory
+from kernwright.runtime.loader import machine_code
 from kernwright.runtime.request import Request
 
 GPU = Device("sm_90", 132, "NVIDIA H200")
@@ -55,7 +58,7 @@ class Memory(SharedMemory):
     """Memory of a rank, whose steps fail where they are told to."""
 
     backend = "symmetric_memory"
-    made: Counter[str] = Counter()
+    made: ClassVar[Counter[str]] = Counter()
     """How often each backend has allocated in a scenario."""
 
     def __init__(self, size: int, device: torch.device) -> None:
@@ -348,6 +351,32 @@ def loading() -> Iterator[tuple[str, Any]]:
             yield tag, {"right": application(tag), "error": error}
 
 
+def fleet() -> Iterator[tuple[str, Any]]:
+    """What the library's table decides here, and the machine code that a bundle gives for it."""
+    from kernwright.generated.dispatch import DISPATCH
+
+    table = DISPATCH.table
+    for size in (2, 4, 8):
+        choices, code = [], []
+        for work in table.workloads:
+            if work.fields.get("world_size") != size:
+                continue
+            comm, operator = imagined(table, work.spec, size), DISPATCH.operators[work.family]
+            for fields in warm.calls(work, None, GPU):
+                for kind in work.control.steps:
+                    for policy in ("measured", "verified", "control"):
+                        request = operator.request_for(fields, kind)
+                        chosen = DISPATCH.select(request, GPU, policy, comm, False).chosen
+                        assert chosen is not None
+                        choices.append(f"{request.label} {kind} {policy}: {chosen.candidate.name}")
+                        if chosen.build.sha256:
+                            found = machine_code(table.root, chosen.build, chosen.arch, "cubin")
+                            code.append(found.data.decode())
+        digests = {spec: dict(parts) for spec, parts in route_digests(table, size).items()}
+        tag = f"{size} ranks"
+        yield tag, {"right": application(tag), "choices": choices, "code": code, "digests": digests}
+
+
 def main() -> None:
     distributed.init_process_group(
         "gloo",
@@ -359,7 +388,7 @@ def main() -> None:
     group_module.obstacle = lambda _: None
     group_module.MAKERS = {"symmetric_memory": Memory, "ipc": Ipc}
     found = {}
-    for part in (making, arguments, disagreeing, closing, loading):
+    for part in (making, arguments, disagreeing, closing, loading, fleet):
         found[part.__name__] = dict(part())
     Path(sys.argv[4]).write_text(json.dumps(found))
     distributed.destroy_process_group()

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kernwright.compiler.artifact import Artifact, digest
+from kernwright.compiler.bundle import write_bundle
 
 RANKS = 3
 Found = list[dict[str, dict[str, Any]]]
@@ -28,6 +30,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     paths = [str(Path(__file__).parents[1]), *sys.path]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     environment = {name: value for name, value in environment.items() if not name.startswith("KERNWRIGHT_")}
+    environment["KERNWRIGHT_BUNDLE"] = str(bundle(folder / "bundle"))
     processes = [
         subprocess.Popen(
             [
@@ -54,6 +57,27 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return [json.loads((folder / f"{rank}").read_text()) for rank in range(RANKS)]
 
 
+def bundle(folder: Path) -> Path:
+    """A bundle with a name for machine code of every build of the library for ranks."""
+    from kernwright.generated.dispatch import TABLE
+
+    builds = {
+        (build.sha256, arch): f"{build.source} for {arch}".encode()
+        for work in TABLE.workloads
+        for candidate in work.candidates
+        for arch, build in candidate.builds.items()
+        if work.channel and build.sha256
+    }
+    write_bundle(
+        folder,
+        [
+            Artifact(arch, "cubin", source, digest(data), data, {}, False, 0.1)
+            for (source, arch), data in builds.items()
+        ],
+    )
+    return folder
+
+
 def test_the_applications_collectives_are_right_after_every_scenario(found: Found) -> None:
     for rank in found:
         wrong = [
@@ -64,7 +88,7 @@ def test_the_applications_collectives_are_right_after_every_scenario(found: Foun
         ]
         assert wrong == []
     assert {part: len(entries) for part, entries in found[0].items()} == {
-        "making": 24, "arguments": 3, "disagreeing": 4, "closing": 25, "loading": 11,
+        "making": 24, "arguments": 3, "disagreeing": 4, "closing": 25, "loading": 11, "fleet": 3,
     }  # fmt: skip
 
 
@@ -212,3 +236,13 @@ def test_a_warm_up_decides_together(found: Found) -> None:
             "Disagreement: ranks disagree on what serves hyper_connection fp16-hc4-h64-n1-r32-tp3 (kind boundary): "
             "ranks 0, 2: fast (sm_90, code "
         )
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_the_same_bundle_gives_the_same_choices_on_all_ranks(found: Found, size: int) -> None:
+    """In processes whose hashes have different seeds: nothing goes by the order of a set."""
+    first, *others = [rank["fleet"][f"{size} ranks"] for rank in found]
+    assert others == [first, first]
+    assert len(first["choices"]) > 20
+    assert len(set(first["code"])) > 5
+    assert "all_reduce_7168" in first["digests"]
