@@ -19,10 +19,15 @@ class AsyncRecord:
     """
 
     def __init__(self, words: torch.Tensor) -> None:
-        """Watch `words`, int32 of any shape; those on a CPU are read as they are."""
+        """Allocate what looking needs; `words` are int32 of any shape, those on a CPU are read as they are."""
+        import torch
+
         self._words, self._asked = words, False
-        self._host: Any = None
-        self._arrived: Any = None
+        if words.is_cuda:
+            # What is made in inference mode can't be written to outside of it.
+            with beside_captures(), torch.inference_mode(False):
+                self._host: Any = torch.empty(words.shape, dtype=words.dtype, device="cpu", pin_memory=True)
+                self._arrived: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
 
     def look(self) -> list[Any] | None:
         """The words of the copy that was enqueued last, if it has arrived; enqueues the next one."""
@@ -32,16 +37,10 @@ class AsyncRecord:
         import torch
 
         with beside_captures():
-            if self._host is None:
-                with torch.inference_mode(False):  # what is made inside of it can't be written to outside
-                    self._host = torch.empty(
-                        self._words.shape, dtype=self._words.dtype, device="cpu", pin_memory=True
-                    )
-                self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
             if self._asked and not self._arrived.query():
                 return None
             found = self._host.tolist() if self._asked else None
-            with torch.cuda.stream(self._stream):
+            with torch.cuda.stream(_stream(self._words)):
                 self._host.copy_(self._words, non_blocking=True)
                 self._arrived.record()
             self._asked = True
@@ -49,13 +48,7 @@ class AsyncRecord:
 
     def read(self) -> list[Any]:
         """The words as they are now; waits for a copy, but not for the caller's stream."""
-        import torch
-
-        if not self._words.is_cuda:
-            return self.look() or []
-        with beside_captures(), torch.cuda.stream(self._stream):
-            words: list[Any] = self._words.tolist()
-        return words
+        return read(self._words)
 
     def forget(self) -> None:
         """Discard copies of the words that were made before the work that is on the current stream by now."""
@@ -63,7 +56,7 @@ class AsyncRecord:
             import torch
 
             with beside_captures():
-                self._stream.wait_stream(torch.cuda.current_stream(self._words.device))
+                _stream(self._words).wait_stream(torch.cuda.current_stream(self._words.device))
             self._asked = False
 
     def end(self) -> None:
@@ -72,6 +65,16 @@ class AsyncRecord:
             with beside_captures():
                 self._arrived.synchronize()
 
-    @property
-    def _stream(self) -> torch.cuda.Stream:
-        return side_stream(self._words.device.index)
+
+def read(words: torch.Tensor) -> list[Any]:
+    """Words of device memory as they are now; waits for a copy, but not for the caller's stream."""
+    import torch
+
+    if not words.is_cuda:
+        return words.tolist()  # type: ignore[no-any-return]
+    with beside_captures(), torch.cuda.stream(_stream(words)):
+        return words.tolist()  # type: ignore[no-any-return]
+
+
+def _stream(words: torch.Tensor) -> torch.cuda.Stream:
+    return side_stream(words.device.index)

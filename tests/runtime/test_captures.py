@@ -81,8 +81,8 @@ def test_what_is_forgotten_waits_for_the_clearing(fake_cuda: FakeCuda) -> None:
 
 
 def test_a_record_that_is_first_read_in_inference_mode_can_be_read_outside(fake_cuda: FakeCuda) -> None:
-    record: Any = AsyncRecord(words(fake_cuda, [4]))  # type: ignore[arg-type]
     with torch.inference_mode():
+        record: Any = AsyncRecord(words(fake_cuda, [4]))  # type: ignore[arg-type]
         record.look()
     record.look()
     assert record.look() == [4]
