@@ -37,9 +37,6 @@ class Executable(Protocol):
     def run(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Run on the gate's tensors, one for each of `buffers`, on torch's current stream."""
 
-    def prepare(self) -> None:
-        """Make what can't be made while torch's current stream is captured."""
-
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Compute the outputs, on torch's current stream."""
 

@@ -133,8 +133,6 @@ class Replay:
         }
         plan.run(self._buffers)
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
-            plan.prepare()  # what it keeps for every stream can't be made while one is captured
         torch.cuda.synchronize(device)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=stream):

@@ -16,7 +16,7 @@ class Graph(Generic[Result]):
     """A captured run with what it returned: the tensors that every replay writes again."""
 
     def __init__(self, run: Callable[[], Result]) -> None:
-        """Warm up on a side stream, as capture wants it, then capture on it: plans keep state for every stream."""
+        """Warm up on a side stream, as capture wants it, then capture on it: scratch may belong to a stream."""
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):

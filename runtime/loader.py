@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..table import Build
 from . import fork
+from .captures import beside_captures
 from .current import capturing
 from .device import Device, serves
 from .errors import InvalidSetting, LoadError, NotWarm, StaleSource, first_line
@@ -130,7 +131,7 @@ def _load_module(data: bytes, build: Build, device: Device) -> Module:
     except ImportError as error:
         raise LoadError("CuPy isn't installed; install it with `pip install 'kernwright[cuda12]'`") from error
     try:
-        with cupy.cuda.Device(device.index):
+        with beside_captures(), cupy.cuda.Device(device.index):
             module: Any = cupy.cuda.function.Module()
             module.load(data)
     except Exception as error:

@@ -44,9 +44,6 @@ class Execution:
             self._streams = [torch.cuda.Stream(groups[0].comm.device) for _ in groups]  # type: ignore[no-untyped-call]
             self._warm(at)
 
-    def prepare(self) -> None:
-        """Eager calls preallocate for a stream that is first seen in a capture; nothing else is needed."""
-
     def run(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Compute `result`; memory that the allocator hands out for it is poisoned before."""
         self._compute([tensors[buffer.name] for buffer in self.signature.inputs], tensors["result"])
