@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast, get_args
 
 from ...table import Table
+from ..device import placed
 from ..errors import first_line
 from .agreement import agree, exchange, obstacle, statement
 from .channel import Channel, ChannelPlan, channel_plans
@@ -60,7 +61,7 @@ class GroupCommunicator(ChannelOwner):
             raise ValueError(f"timeout_s is {timeout_s}; it must be above 0 seconds")
         self.group = group
         self.rank, self.world_size = distributed.get_rank(group), distributed.get_world_size(group)
-        self.device = _device(group) if device is None else device
+        self.device = _device(group) if device is None else placed(device)
         self.timeout_ns = round(timeout_s * 1e9)
         plans = channel_plans(table, self.world_size, specs)
         mine = statement(self.device, backend or "any", self.timeout_ns, plans)
