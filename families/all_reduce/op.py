@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...runtime import policy as policies
-from ...runtime.arguments import checked_kind, dtype_name, refuse_grad
+from ...runtime.arguments import check_device, checked_kind, dtype_name, refuse_grad
 from ...runtime.call_options import CallOptions, options_schema
 from ...runtime.communicator.owner import ChannelOwner
 from ...runtime.communicator.single_channel import SingleChannel
@@ -93,7 +93,7 @@ class AllReduce(Op):
             tensor: of any shape, the same on every rank; a dense one is read as it is, others are copied first.
                 With a communicator of local ranks, the first dimension is the rank.
             comm: the ranks.
-            out: contiguous, of the same shape and dtype; may be `tensor` itself.
+            out: contiguous, of the same shape and dtype; `tensor` itself, or memory that none of it lies in.
             channel: the spec whose channel is used; by default the first that serves the size.
             exact: take the sum in rank order even where only torch.distributed serves.
             policy: which candidates may be dispatched.
@@ -119,7 +119,10 @@ class AllReduce(Op):
         exact: bool = False,
         policy: str | None = None,
     ) -> torch.Tensor:
-        """The sum over the ranks of `a + b`, which a rank rounds to the storage dtype first; else as `all_reduce`."""
+        """The sum over the ranks of `a + b`, which a rank rounds to the storage dtype first; else as `all_reduce`.
+
+        `out` may be `a` or `b`.
+        """
         return self._called("sum2", (a, b), (channel, exact, policy, comm), out)
 
     def acquire_outputs(
@@ -245,8 +248,9 @@ class AllReduce(Op):
         check_comm(comm)
         refuse_grad([("the tensor", part) for part in given], FAMILY)
         check_alike(given)
-        check_tensors(tensor, comm, out)
+        check_tensors(given, comm, out)
         if numel == 0:
+            check_device(tensor, comm, "the tensor")
             return tensor.clone() if out is None else out  # type: ignore[no-any-return]
         resolved = self._resolved_for(kind, numel // comm.local_ranks, tensor, values)
         if resolved.plan is None:
@@ -294,6 +298,7 @@ class AllReduce(Op):
         key = (kind, numel, tensor.dtype, tensor.device, slot, values[:-1], policies.current())
         found = known.get(key)
         if found is None:
+            check_device(tensor, values[-1], "the tensor")
             options: AllReduceOptions = self._options(values)
             request = self._of_size(kind, numel, dtype_name(tensor), options, slot)
             chosen, device = chosen_policy(options.policy), options.comm.device_of(tensor)
@@ -318,6 +323,7 @@ class AllReduce(Op):
     ) -> Explanation:
         """Which candidate a call takes, and the reason for every candidate; communicates nothing."""
         check_comm(comm)
+        check_device(tensor, comm, "the tensor")
         checked_kind(kind, self.kinds)
         options = AllReduceOptions(comm, exact, policy, channel)
         request = self._of_size(kind, tensor.numel() // comm.local_ranks, dtype_name(tensor), options)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import policy as policies
+from ...runtime.arguments import check_device
 from ...runtime.device import current
 from ...runtime.dispatch import Dispatch, chosen_policy
 from ...runtime.explanation import Explanation
@@ -166,6 +167,7 @@ class LinearAllReduce(Deciding):
 
         quantisation = "none" if weight_scale is None else "fp8_per_token"
         check(x, weight, weight_scale, bias, quantisation)
+        check_device(x, comm, "x")
         terms = Terms(comm, exact, policy, quantisation, nonfinite)
         request = self.request_of(x.reshape(-1, x.shape[-1]), weight, terms)
         chosen = chosen_policy(policy)

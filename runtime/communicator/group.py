@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from ...table import Table
+from ..device import placed
 from .agreement import Statement, agree, obstacle, statement
 from .channel import Channel, ChannelPlan, channel_plans
 from .digests import route_digests
@@ -67,7 +68,7 @@ class GroupCommunicator(ChannelOwner):
 
         def stated() -> Statement:
             _check(backend, timeout_s)
-            self.device = _device(group) if device is None else device
+            self.device = _device(group) if device is None else placed(device)
             self.timeout_ns = round(timeout_s * 1e9)
             plans = channel_plans(table, self.world_size, specs)
             digests = route_digests(table, self.world_size)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from ...table import ALIGNMENT, Table, aligned
+from ..device import placed
 from .channel import Channel, channel_plans
 from .owner import ChannelOwner
 from .steps import Outcome
@@ -43,7 +44,7 @@ class LocalCommunicator(ChannelOwner):
 
         super().__init__()
         self.world_size = self.local_ranks = world_size
-        self.device = device
+        self.device = device = placed(device)
         self.timeout_ns = round(timeout_s * 1e9)
         plans = channel_plans(table, world_size, specs)
         for plan in plans:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ....runtime import current
-from ....runtime.arguments import refuse_grad
+from ....runtime.arguments import check_device, refuse_grad
 from ....runtime.unpooled import unpooled
 from ..decisions import FAMILY
 from .gemm import Gemm, dequantised_gemm, leaving_free, scaled_gemm, torch_gemm
@@ -104,6 +104,7 @@ class LayerGroup:
         facts = (_facts(x)[1:], x.shape[-1:], *map(_facts, (weight, weight_scale, bias)))
         if facts not in self._checked or torch.is_grad_enabled():
             check(x, weight, weight_scale, bias, self.quantisation)
+            check_device(x, self.comm, "x")
             self._checked.add(facts)
         bias = bias if self.comm.rank == 0 else None
         with _on(x.device):

@@ -174,3 +174,13 @@ def test_arguments_reach_their_slots(monkeypatch):
         ("add_c", 103, [channels, 2**40, 2**50, 2**32 - 1, 1, 30]),
         ("meet_c", 103, [channels, 1, 30]),
     ]
+
+
+def test_tensors_on_another_device_than_the_ranks(ranks):
+    group = ranks(SCHEDULES["whole"])[0][0]
+    x, weight = torch.zeros(3, 8, device="meta"), torch.zeros(4, 8, device="meta")
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match="x is on meta, and the ranks of comm work on cpu; pass tensors on cpu"
+        ):
+            group(x, weight)
