@@ -26,6 +26,8 @@ class Acquired:
     channel: str | None
     """None: ordinary memory, for ranks that share none."""
     slot: int
+    joint: torch.Tensor
+    """All of them as one, [local ranks, numel]."""
 
 
 class Inputs:
@@ -68,7 +70,7 @@ class Inputs:
             part = block[:, begin : begin + size].view(dtype)
             tensors.append(part.view(ranks, *shape) if ranks > 1 else part.view(*shape))
             begin += size
-        found = Acquired(tuple(tensors), total // dtype.itemsize, channel, slot)
+        found = Acquired(tuple(tensors), total // dtype.itemsize, channel, slot, block.view(dtype))
         self._acquired[tensors[0].data_ptr()] = found
         return found.tensors
 

@@ -30,6 +30,7 @@ from ...runtime.request import Request
 from ...runtime.resolved import Resolved
 from ...runtime.traced import graph_name
 from ...table import ITEM_BYTES, Contract, FieldValue
+from .distance import stated
 from .inputs import Acquired, Inputs, split_like
 from .request import FAMILY, KINDS, check_alike, check_comm, check_tensors
 
@@ -213,15 +214,15 @@ class AllReduce(Op):
     ) -> list[torch.Tensor]:
         first, ranks, kind = found.tensors[0], comm.local_ranks, "symmetric"
         if found.channel is None:
-            sum_of = self._fallback(kind, comm, exact)
-            return [sum_of(tensor) for tensor in found.tensors]
-        values = (found.channel, exact, policy, comm)
-        resolved = self._resolved_for(kind, found.numel, first, values, found.slot)
-        if resolved.plan is None:  # one call, which is counted once
-            rest = [resolved.serve((tensor,), None)[0] for tensor in found.tensors[1:]]
-            return [resolved(first), *rest]
-        flat = first.new_empty(ranks * found.numel)
-        resolved(out=flat)
+            flat = self._fallback(kind, comm, exact)(found.joint)
+        else:
+            values = (found.channel, exact, policy, comm)
+            resolved = self._resolved_for(kind, found.numel, first, values, found.slot)
+            if resolved.plan is None:
+                flat = resolved(found.joint)
+            else:
+                flat = first.new_empty(ranks * found.numel)
+                resolved(out=flat)
         return split_like(flat.view(ranks, -1), found.tensors, ranks)
 
     def _called(
@@ -366,7 +367,8 @@ class AllReduce(Op):
         if options.exact:
             note = "all contributions gathered by torch.distributed and added in rank order"
             return replace(request, reference_note=note)
-        note = "torch.distributed.all_reduce, whose order of adding isn't specified"
+        distance = stated(dtype, comm.world_size)
+        note = f"torch.distributed.all_reduce, whose order of adding isn't specified: {distance}"
         return replace(request, reference_contract="tolerance", reference_note=note)
 
     def _fallback(self, kind: str, comm: ChannelOwner, exact: bool) -> Callable[..., torch.Tensor]:

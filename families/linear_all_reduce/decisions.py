@@ -18,6 +18,7 @@ from ...runtime.selection import Choice, Selection
 from ...runtime.statistics import Tally, refuse
 from ...runtime.watch import note
 from ...table import Contract, FieldValue, Workload
+from ..all_reduce.distance import stated
 
 if TYPE_CHECKING:
     import torch
@@ -68,8 +69,9 @@ class Deciding(Op):
         return {"x": (m, k), "weight": (width, k), "result": (m, width)}
 
     def promise(self, fields: Mapping[str, Any], kind: str) -> tuple[Contract, str]:  # noqa: ARG002
-        """A library's GEMM adds in an order that isn't specified."""
-        return "tolerance", "torch's GEMM, then the plain all-reduce"
+        """A library's GEMM adds in an order that isn't specified; so may what reduces its products."""
+        distance = stated(str(fields["dtype"]), fields["world_size"])
+        return "tolerance", f"torch's GEMM, then the plain all-reduce of its products: {distance}"
 
     def request(self, fields: Mapping[str, FieldValue], kind: str, problems: tuple[str, ...] = ()) -> Request:
         """As of every op; where nothing is quantised, any `nonfinite` serves."""
