@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from .blocks import median
 from .facts import Timing
 from .reader import RecordFile
 from .record import Record
-from .verdict import median
 
 Row = dict[str, str | int | float | None]
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..table import FORMAT, FieldValue, Table, Workload, low_end
-from . import graph_launch, ranges, traced, warm
+from . import graph_launch, loader, ranges, traced, warm
 from . import policy as policies
 from .communicator import Communicator, objection
 from .device import Device, fake
-from .eligibility import LoadKey
+from .eligibility import LoadKey, unknown_compiler
 from .errors import FormatMismatch, LoadError, NotExact
 from .explanation import Explanation
 from .fingerprint import fingerprint
@@ -107,7 +107,7 @@ class Dispatch:
             for family, operator in self.operators.items()
             if hasattr(operator, "state")
         }
-        return fingerprint(self.table, policies.current(), policies.strict(), installed)
+        return fingerprint(self.table, policies.current(), policies.strict(), installed, loader.compilers())
 
     def stats(self) -> Stats:
         """Counts of dispatches and fallbacks since the module was loaded."""
@@ -119,7 +119,8 @@ class Dispatch:
         """Decide on a request, knowing which builds don't load: here, or on some rank of the communicator."""
         shared = getattr(comm, "shared", False)
         unusable = cast("ChannelOwner", comm).unusable if shared else self._unusable
-        return select(self.table, request, device, policy, comm, exact, unusable)
+        compiler_of = unknown_compiler if device.index is None else loader.compiler_of
+        return select(self.table, request, device, policy, comm, exact, unusable, compiler_of)
 
     def resolve(
         self, request: Request, device: Device, policy: Policy, comm: Communicator | None, exact: bool

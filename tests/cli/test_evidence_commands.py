@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from harness.blocks import in_blocks
 from harness.paths import ODD
 from kernwright.evidence.session import Session
 from kernwright.generator.environment import TEMPLATES
@@ -220,7 +221,7 @@ def recorded(odd: Path) -> Record:
             scope="chain",
             calls=96,
             replays=20,
-            groups=(Group(control=(2.0, 2.0), candidate=(1.5, 1.5)),) * 9,
+            groups=in_blocks(Group(control=(2.0, 2.0), candidate=(1.5, 1.5))),
         ),
     )
     write_record(odd / "ledger" / "records", record)

@@ -84,6 +84,8 @@ class Stage:
     pids: tuple[int, ...] = ()
     called: str = "read floor"
     order: list[str] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    anew = property(lambda self: self.blocks.append)
 
     table = property(lambda self: self.dispatch.table)
 
@@ -169,8 +171,8 @@ def measure(session, workload, stage, evidence):
             Cell(RankContext(torch.device("cpu"))),
             stage.watch(),
             candidates,
-            Options(**({"pace": Pace(groups=9, replays=5, most=12), "peers": ()} | options)),
-            backend=GpuBackend(lambda _: device, stage.verify, stage.capture, stage.sample),
+            Options(**({"pace": Pace(groups=3, replays=5, most=4), "blocks": 3, "peers": ()} | options)),
+            backend=GpuBackend(lambda _: device, stage.verify, stage.capture, stage.sample, stage.anew),
         )
 
     return measured
@@ -308,7 +310,7 @@ def test_a_contended_gpu_gives_no_verdict(measure, stage):
     record = result.records[1]
     assert len(record.timing.groups) == 12
     assert record.reason == (
-        "0 of 12 groups valid, 7 are needed; the commonest problem, in 12 groups: foreign process on the GPU: 77."
+        "0 of 3 blocks valid, 3 are needed; the commonest problem, in 12 groups: foreign process on the GPU: 77."
     )
     assert result.bars() == {}
     assert check([RecordFile(record_name(record), record) for record in result.records]) == []
@@ -317,7 +319,7 @@ def test_a_contended_gpu_gives_no_verdict(measure, stage):
 def test_peers_are_timed_if_they_compute_the_same(measure):
     result = measure(["passes"], peers=None)
     assert set(result.peers) == {"torch eager", "a copy"}
-    assert all(len(samples) == 9 for samples in result.peers.values())
+    assert all(len(samples) == 3 for samples in result.peers.values())
     assert set(result.records[1].timing.baselines) == {"torch eager", "a copy"}
     assert set(result.bars()) == {"torch eager", "a copy", "passes", "replicated", "read floor"}
 

@@ -123,7 +123,7 @@ class Stage:
 
     @property
     def backend(self):
-        return GpuBackend(lambda _: H200, self.verify, self.capture, self.sample)
+        return GpuBackend(lambda _: H200, self.verify, self.capture, self.sample, lambda _block: None)
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +162,7 @@ def stage(session):
 def measure(session, work, place, stage):
     def measured(part, candidates=(), **options):
         cell = list(cells(work, place, "NVIDIA H200"))[part]
-        chosen = Options(**({"pace": PACE, "peers": ()} | options))
+        chosen = Options(**({"pace": PACE, "blocks": 3, "peers": ()} | options))
         return bench(
             stage,
             FamilyEvidence(),
