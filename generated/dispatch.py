@@ -27,8 +27,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9761b7abf2059b5f55f7f3262253a0c6a8c203d0188fa32760fd73eb5ed6d78d', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', 'd1ae0ffaa96301a273d909cd8e309252f6839a6807cfb18b4c6d652622d69046'),
-                        'sm_90': Build('b1939f8d2ad0150623dea1c5529b73516194de761df92dba4504cd76d88cd899', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', 'd1ae0ffaa96301a273d909cd8e309252f6839a6807cfb18b4c6d652622d69046'),
+                        'sm_80': Build('6c1d0a657bb1070c76547f8c2729c5a11f3f3f278dbdb63eb6e5be70f663e526', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', '028c1606d3f089266b8b105ee18b51951b7121710bb0f8fc90c8d013b9e573e2'),
+                        'sm_90': Build('e160e31bf71cd28ba440ce45aa18d62c06a8f7c807dc60024834dcf69e11aeda', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', '028c1606d3f089266b8b105ee18b51951b7121710bb0f8fc90c8d013b9e573e2'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -43,15 +43,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('1d41c808d8066f31086e7a6f424ab4bfa00fb34c6598600b56412a0dfee5704b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '0cd5985719a0e946ff71ec8d5811b6ab0567d4147962786b428aedb84c37067d'),
-                        'sm_90': Build('5ca50ba11a8c19dbcb0e6708c35c7c2bedf0f2937506943378baf6fcfd0d0e56', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '0cd5985719a0e946ff71ec8d5811b6ab0567d4147962786b428aedb84c37067d'),
+                        'sm_80': Build('b64c40fc594941768b9fec9a2765359975c7816f98a8d03cf8c91dc9f1d26959', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '24778ad6e0f5ee95645540de273eeab820edfac97b11ffb5fd99fe0024b6740d'),
+                        'sm_90': Build('3749f7d856233c23d8242e8dd8ed838f82e3194193cd6403ccc782daf173d205', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '24778ad6e0f5ee95645540de273eeab820edfac97b11ffb5fd99fe0024b6740d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -66,15 +66,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('3dcc178a2032607e3ce238976f54882c995d619f2598d50327482a9030ba5ede', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', '4010c520623e33ad5736a44aedae8e35173c783e232ef376fad357c352b8eed5'),
-                        'sm_90': Build('7619329b101eb22f5aed3bc445864c4f0ef3263496cb38a9e08851225d595ae3', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', '4010c520623e33ad5736a44aedae8e35173c783e232ef376fad357c352b8eed5'),
+                        'sm_80': Build('affc326e58874f13e5a3fade508be9dde7ecaf0726c89afdfa058ab29948723b', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', '30e490ed8bfdd2b56d0715807cffaa5a1661f3c8ccb0231f0ae876d07cd4073a'),
+                        'sm_90': Build('d55d6feadb579acb046e6420876ff1e42cb3a8f6f5bda73c3f1df6e3754ecea5', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', '30e490ed8bfdd2b56d0715807cffaa5a1661f3c8ccb0231f0ae876d07cd4073a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -89,15 +89,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('12f18d0153d125f0a355fdb3939d618908ed1bd7f6609b0e246185f3b9e429c2', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'e6a1d6d31d827345890ee2151f6f84ce8d2856168ce511143edf4828d934754b'),
-                        'sm_90': Build('f0941c68edb0639be8bc325fea8f3234c469c162be3ccf35840d2a576ddf47d4', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'e6a1d6d31d827345890ee2151f6f84ce8d2856168ce511143edf4828d934754b'),
+                        'sm_80': Build('0cb78344de81f4743172212beaecb9ab8ac296725adb531d962b3b79b527e9d2', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'f308e5b317a3d0b8b5529b9b8c9411f960635dec538148d1785e590d07b9f91a'),
+                        'sm_90': Build('5687e7a11a566c14ea4584f0e28ba38e7b1e18918bb5dca691d3e567ffe52a63', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'f308e5b317a3d0b8b5529b9b8c9411f960635dec538148d1785e590d07b9f91a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -112,7 +112,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -120,7 +120,7 @@ TABLE = Table(
                 Part('one_stage', 458753, 2752512, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 6400, 'staged': 4200704, 'scratch': 9705728, 'inputs': 11081984, 'capacity': 2752512, 'packet': 1048576, 'size': 16587008},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 17152, 'staged': 4211456, 'scratch': 9716480, 'inputs': 11092736, 'capacity': 2752512, 'packet': 1048576, 'size': 16597760},
         ),
         Workload(
             family='all_reduce',
@@ -134,8 +134,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('515d919a8407cec249e9d578820a2a4b10405a62571d681483e6740d140624e9', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', '31f75efb362fddf42f809284803a95810ac6ea5f0d3d71b8c72f8e63abb4a556'),
-                        'sm_90': Build('17da2c17238127a1d0b7451486e7f9cb47b8d40aeb9d9de01bf2514672340164', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', '31f75efb362fddf42f809284803a95810ac6ea5f0d3d71b8c72f8e63abb4a556'),
+                        'sm_80': Build('3b792ce1cdb6ce69cd7c6ed48444d1b3840b73cd27f9d78795dd5a1346cae9c0', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', '0ed2c58884714af2e64681a34ba7bed3a37103da84f9dc12707a85eea602d976'),
+                        'sm_90': Build('d0383c7d3fd0c12651035a86a5ad43a8548122402fe8fcf9d712d94de4e82663', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', '0ed2c58884714af2e64681a34ba7bed3a37103da84f9dc12707a85eea602d976'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -150,15 +150,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('273dedeaacd85f15bf06532a4204f53a4b0cdcd5b7c907e5a7de1f1761af5fe1', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '9a51d77b0d587729a46df1ff838a53cfdbf104eb6eb7600563b9f099ab59de17'),
-                        'sm_90': Build('888d570036f9d118d02f41901ba9600d8dd58f61359ce009bf7c0aa065681a3b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '9a51d77b0d587729a46df1ff838a53cfdbf104eb6eb7600563b9f099ab59de17'),
+                        'sm_80': Build('dcf260b8e43aa5d52f11c5cac7e836aa2f12d8fac66cdba4de9a96c2967b038f', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '24e50a56f18e4f095a496db3e38327cbd3725e956b4d6f36eb9b59f5939191e9'),
+                        'sm_90': Build('5d6cacc7e743edad2e4daa27b11b1d53168c7b9c2c5c3fc33417f33e9ff49e3b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '24e50a56f18e4f095a496db3e38327cbd3725e956b4d6f36eb9b59f5939191e9'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -173,15 +173,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('79d1f2b8a830bd105e9fb5d8b915febc2ec17f4efa507027ee8477b8bab98f05', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '1e53f54cf9b36dcdd71ec52154b48ff905bd802e08dfb1a7627d0d8f10d3a7dd'),
-                        'sm_90': Build('bd3928df137272f8aec63bd9ffe79fa02168e6372e16f8a753dac660f22825be', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '1e53f54cf9b36dcdd71ec52154b48ff905bd802e08dfb1a7627d0d8f10d3a7dd'),
+                        'sm_80': Build('56dc010ddb10c43d27e9a4328adeee63d8276d0884a04e1e6efd77700ab3416d', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '226d8f95f256d28da70d03308f3eb9d613b39fbae6f34d21caabf049c0225266'),
+                        'sm_90': Build('501b3b3c83e3b07eb8e36bb78291b21ff311107f67a0e846f625a369af2f6aa5', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '226d8f95f256d28da70d03308f3eb9d613b39fbae6f34d21caabf049c0225266'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -196,15 +196,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('a3a73a8d9a488d1f792d685d6f4956ed080304efcfa0db1b7f49e3dc49e128df', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '7f1bdda1773779a668a1db9d469046e79a6e30ce82422610d52bf3ce28763c43'),
-                        'sm_90': Build('38cbc4f59d8603a890b01ff8da0ae335bf04a454b8deb25005be40cca7dfd7fb', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '7f1bdda1773779a668a1db9d469046e79a6e30ce82422610d52bf3ce28763c43'),
+                        'sm_80': Build('b1cf191c5f5eb714e0fd7b440a54455f123002652ae32a9e4a9929df59b6b0f5', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '72f291cf87d13150e8b9815b209fe8a8ac4dbd072fc282e2fbe840930acf83ec'),
+                        'sm_90': Build('0f805954a9e7f52dd62897ff147f0980e33fde93df8a0d4ddfbab83cfe0394ae', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '72f291cf87d13150e8b9815b209fe8a8ac4dbd072fc282e2fbe840930acf83ec'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -219,7 +219,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -228,7 +228,7 @@ TABLE = Table(
                 Part('two_stage', 393216, 2752512, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 10496, 'staged': 8399104, 'scratch': 13904128, 'inputs': 14592256, 'capacity': 2752512, 'packet': 1048576, 'size': 20097280},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 33536, 'staged': 8422144, 'scratch': 13927168, 'inputs': 14615296, 'capacity': 2752512, 'packet': 1048576, 'size': 20120320},
         ),
         Workload(
             family='all_reduce',
@@ -242,8 +242,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('357adfed4c15b7d0b1175558da5162147705cc187a04e71057d49c209c0f5d93', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '0bf65ef782edb0f1764d5cf92ce2379c63f422668dafb232db31d4e26c6401cf'),
-                        'sm_90': Build('0d5ac6b08346abc73a4e6015121aeff32546f7d3ebec26bf395c758299a839da', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '0bf65ef782edb0f1764d5cf92ce2379c63f422668dafb232db31d4e26c6401cf'),
+                        'sm_80': Build('165082fe3a5db9b2b8a8a78b2c44dcb3d0865140d1b40756edc1770db36fd2a1', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '3e802d85f6e82a2513289872a60b80940edd2ce742e5bdfbfea839c03b601550'),
+                        'sm_90': Build('4233c318646bb524d0521aa512fc27c032c6e3dd8657237792300f001f9cc215', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '3e802d85f6e82a2513289872a60b80940edd2ce742e5bdfbfea839c03b601550'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -258,15 +258,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('015b1f9c73cb71447175c8b143831628de1f124dc9365cbd454316aa1a669798', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', 'd3aec097029cc0becd54080ab0e793f564656ac1a202373837534b4b5113c298'),
-                        'sm_90': Build('64cb0ff4d697e0b6b6b4bf5c0c8ecdbb9755194ec1bd680356b0a0eb78e8302d', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', 'd3aec097029cc0becd54080ab0e793f564656ac1a202373837534b4b5113c298'),
+                        'sm_80': Build('fd01b58f991ddab0c169661a9a0476d8964322f693646a6b67938bb00a7e2b2b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', '478a0a546cfdddfe7893505afff739b283c7651a964666b420a64f1a095d443e'),
+                        'sm_90': Build('c74be80d85a21e7b6dff3c95845fbb9042f3d026b8f948d5e22e7dd0657ab873', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', '478a0a546cfdddfe7893505afff739b283c7651a964666b420a64f1a095d443e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -281,15 +281,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('af033851e233aa7cfd52e6ebcb3f19168e7200bcfd25c0115bca1509a9f8ce84', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '853c7a35521ec6c7e82c54f35c2445ec865d62d91b892887b086f553683d5549'),
-                        'sm_90': Build('1f9092d6bb3a588c429eb8b1382b77b85f3ad47f77250e6cf039fb207493d35e', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '853c7a35521ec6c7e82c54f35c2445ec865d62d91b892887b086f553683d5549'),
+                        'sm_80': Build('326fcf3f7f3ad29e46872dcf33a66f9be3dc041488d91fbcdd6168dc15781fd9', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '37de3ba5fd1ebfac67b7cbd9f6fed870113016767fd3fe950988aa3b83ce8956'),
+                        'sm_90': Build('92a7e01d82a34ea79bb0a3d65f5b977985f8f651e9e7e2e6bce7bf68b1c0f322', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '37de3ba5fd1ebfac67b7cbd9f6fed870113016767fd3fe950988aa3b83ce8956'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -304,15 +304,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('79c904872e17c18a788cf4e8510713a61c25d470d277871b9a684a15a6209135', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', '809d207f90eeb54d7d60a4fe905ce8bbd03bc4d7f6c57a26df24e3c61abab920'),
-                        'sm_90': Build('4a1b00fdb56604fee9cf09046cf421071eac6ebe743ec74f6ba001520f8727a4', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', '809d207f90eeb54d7d60a4fe905ce8bbd03bc4d7f6c57a26df24e3c61abab920'),
+                        'sm_80': Build('0a713bf7112293f5201c466b33fb3803891341b82e12c7be51ce3a3c32bb1908', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', '3ef0d2ef743f268b869837458aecd9320bde33bc35e0bc6698ab38e301a0294a'),
+                        'sm_90': Build('dfb5813fce26f82071d4837019905949af62c9a790724ccf50f534e6dbb76b4d', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', '3ef0d2ef743f268b869837458aecd9320bde33bc35e0bc6698ab38e301a0294a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -327,7 +327,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -336,7 +336,7 @@ TABLE = Table(
                 Part('two_stage', 131072, 2752512, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 18688, 'staged': 16795904, 'scratch': 22300928, 'inputs': 22644992, 'capacity': 2752512, 'packet': 1048576, 'size': 28150016},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 66304, 'staged': 16843520, 'scratch': 22348544, 'inputs': 22692608, 'capacity': 2752512, 'packet': 1048576, 'size': 28197632},
         ),
         Workload(
             family='all_reduce',
@@ -350,8 +350,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('0025bcc0d87ef154fab2bcbdc1b9eb1ed6e52f5b6afefa2f4f9745c139ffc6f3', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', 'ba67ded09e91e3702865a69a5773c8ae148a92a490ae33930f47d1baf035446e'),
-                        'sm_90': Build('deb7f02d9ae5af6e95843dfbe8c9c6c0b31b8bda26032890eea270bffe0ccbc9', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', 'ba67ded09e91e3702865a69a5773c8ae148a92a490ae33930f47d1baf035446e'),
+                        'sm_80': Build('efeafdb0caeb430c1f1330523ccbac465f229473ebc6e1191972e5606d0ea69b', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', '816984cd12b92e9a9037add1602df9717e11380d740882f32725e9187eff1a0e'),
+                        'sm_90': Build('0f247cc5bf4d5f76749d3620acca311f015468c2a99fcb47278bd26b460a6266', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', '816984cd12b92e9a9037add1602df9717e11380d740882f32725e9187eff1a0e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -366,15 +366,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('3fd32612b3177b85181f9e79d42b6a9a15aaf78cad56f87ae66460b6ac5b74eb', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '42ced71ec6b4aab44059f7bbc098ab4b79676de980133bbe068ea2404c789f02'),
-                        'sm_90': Build('a96693fb2676a7f1f9c0971d611b77febf8cabd22095f3bdccdf248b21199a4a', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '42ced71ec6b4aab44059f7bbc098ab4b79676de980133bbe068ea2404c789f02'),
+                        'sm_80': Build('4553d008748deeee938a18471b505380859fdc8e995200fb8f49e18a7b34fdc6', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '52981943dd8a0e2edef544cf2b71f245b57d2c274e8309caf8f067cf258257b8'),
+                        'sm_90': Build('4c5e77da45688ec62f840231365e84c62c4dfcdea806c0243cf9b20733499f27', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '52981943dd8a0e2edef544cf2b71f245b57d2c274e8309caf8f067cf258257b8'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -389,15 +389,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c71bd641f65037ed445bb13813ac608d7310b8ace6598f5339c0419cfb42483f', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', '2cf1c6c9a4a81a9d41e2a426ca03aa5e1fa601b23336ba0962a7a2244347dd16'),
-                        'sm_90': Build('01737441da4b6796bacfd5ef25490a7703983b77ecf9d8baf9425b570916e5e7', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', '2cf1c6c9a4a81a9d41e2a426ca03aa5e1fa601b23336ba0962a7a2244347dd16'),
+                        'sm_80': Build('69bdd0122beef96052e41c53dd7f07b9724084770cf7e3c4c50f4ef39339cfb7', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', 'ae484ab596662451fb58854ec262b3eb9909f82069739c1b783dbdf10ad3ff4d'),
+                        'sm_90': Build('2ec4ba9b25ecd5af99a0e9aa700292d05f0e18534b91eacb7954e0d78f98737f', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', 'ae484ab596662451fb58854ec262b3eb9909f82069739c1b783dbdf10ad3ff4d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -412,15 +412,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d7abf58bcfffd35ea2b32159931fd784b8084207b1c7ea18d7aaf07b1a6fb74b', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', '9d9c546e6a7c371ad6018e524fd54779f9ab971679149b7b5f7b6171abb5f1fb'),
-                        'sm_90': Build('93ff0109d3f8bc2bfa5ff99681548ea6b53145e735983966d9513441d5f1eabf', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', '9d9c546e6a7c371ad6018e524fd54779f9ab971679149b7b5f7b6171abb5f1fb'),
+                        'sm_80': Build('0a2dd25d545b5b4566ef847cd3f6df3a230d841de5e29364c7602f5fef01d1e5', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', '94cab574346411b6030254a2e71a459d13d696f354ce1008bcd6ab43b9fd24ed'),
+                        'sm_90': Build('750b1414e9acfad984e416142a8c8ad09cadb72087e481af7beba53be75ad6a9', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', '94cab574346411b6030254a2e71a459d13d696f354ce1008bcd6ab43b9fd24ed'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -435,7 +435,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -443,7 +443,7 @@ TABLE = Table(
                 Part('one_stage', 458753, 2752512, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 6400, 'staged': 4200704, 'scratch': 9705728, 'inputs': 11081984, 'capacity': 2752512, 'packet': 1048576, 'size': 16587008},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 17152, 'staged': 4211456, 'scratch': 9716480, 'inputs': 11092736, 'capacity': 2752512, 'packet': 1048576, 'size': 16597760},
         ),
         Workload(
             family='all_reduce',
@@ -457,8 +457,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d50eb3d34e052015f9e3d382c474ce4e9e8d6d18d69206a7bb7239b8434abf6c', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', '6f98ff91223b54147296876b5a9d7fa353da56e2b3e839fcadcb6302b1ede2aa'),
-                        'sm_90': Build('a64afff3c6a2c903897fe1e337416853d9ba9f4311d1dbae9ad1147f0d423adb', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', '6f98ff91223b54147296876b5a9d7fa353da56e2b3e839fcadcb6302b1ede2aa'),
+                        'sm_80': Build('c517dc2aed2c5915ee4db34b41e1a04d1a522ae1613fbdfc31f2eb5808fe6099', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', 'f28d37a47d20eb59558ce85143ac343844536da0972fc96c1cbb4cb090a53053'),
+                        'sm_90': Build('656d08e96ea309e297341c9583e32b9dfd55a5ee75a47befa2f3745ffb75b798', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', 'f28d37a47d20eb59558ce85143ac343844536da0972fc96c1cbb4cb090a53053'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -473,15 +473,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ba9d0e303a12166c68bcf42b426f9387e5c64a9ec8b9e0c525522cff0652b8e9', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '00df46db0ae78237d18beca7832397f6a12bbef962d451f6ce1e3356333c977c'),
-                        'sm_90': Build('f7a0ebf29394c6d9581e9ac692a166ad37540a66ab96fa84d6bc7ef65c351315', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '00df46db0ae78237d18beca7832397f6a12bbef962d451f6ce1e3356333c977c'),
+                        'sm_80': Build('dd7ae86c89783867c3ad90cb40743e5fedb5af6d046de25ff8ed12e0f09e9ef1', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '5f74bfc59532eab9553269ecba5f459d720f1846c3a9748cc2a56ade5beeada5'),
+                        'sm_90': Build('bcd644aa5886ab08aa8e8175534efdac740bc8d83ed5a6e4ff788528b07dc5ef', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '5f74bfc59532eab9553269ecba5f459d720f1846c3a9748cc2a56ade5beeada5'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -496,15 +496,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('af0b09c4f4841d61ab9ca37acde1f92376add82d4cda2f53ea7643b262b9ce36', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '66fc6cad732adb8992abf0f2eb73a0c9e617fe006483d2ae09821c0238af5298'),
-                        'sm_90': Build('6b76bdf485c4691d80f120e990eab93a950125fd77d5c1849f600327a45560f4', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '66fc6cad732adb8992abf0f2eb73a0c9e617fe006483d2ae09821c0238af5298'),
+                        'sm_80': Build('743fb5e8a643c76cf833ba7c5c5c06a35be7b2272dcb46a4033dbba1d959e7fe', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '1f8f434cabf8f5c87351dc1f24e0da66786550136b37e61a12d6fb8c24fb1a4d'),
+                        'sm_90': Build('e7149cc22c26727cebf2c67e018adb81c7ab82fba2628b2cecf7066d99b28e7a', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '1f8f434cabf8f5c87351dc1f24e0da66786550136b37e61a12d6fb8c24fb1a4d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -519,15 +519,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('cb1d5dd62f77ec8dbd71e62e8d33a74da2a77aae47a470b34b9d2b95f3ec2360', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '20f8c5ea10bd92e6adc0a67bd651f6ccabba8eb6171d8c0bd36a7f95603409ad'),
-                        'sm_90': Build('b69aa8748650c241b7ef691abc31f57f2c66ec5c765912c18724e40719393586', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '20f8c5ea10bd92e6adc0a67bd651f6ccabba8eb6171d8c0bd36a7f95603409ad'),
+                        'sm_80': Build('10fbc858ed60cdb752ceb02fba77e5340aa37e6b1d8ce8e2fd83bbc0d4a8c6dc', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '428538f64acb838bc242eb9600a15d2b3b8c973d3fdb636d91bcc58a3884a7ff'),
+                        'sm_90': Build('69de0fd6213a797398aba078db329613cdde063148605ac0f0d39bc867cf268e', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '428538f64acb838bc242eb9600a15d2b3b8c973d3fdb636d91bcc58a3884a7ff'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -542,7 +542,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -551,7 +551,7 @@ TABLE = Table(
                 Part('two_stage', 393216, 2752512, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 10496, 'staged': 8399104, 'scratch': 13904128, 'inputs': 14592256, 'capacity': 2752512, 'packet': 1048576, 'size': 20097280},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 33536, 'staged': 8422144, 'scratch': 13927168, 'inputs': 14615296, 'capacity': 2752512, 'packet': 1048576, 'size': 20120320},
         ),
         Workload(
             family='all_reduce',
@@ -565,8 +565,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('756b56ca53b4093f6a45115f1115d7a85768a647d58843d2d352f97a214a23a4', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', '273cf71e103bee90ae43f8963e5d2e711481d043c5eb6a8a6095804e2cf82e4b'),
-                        'sm_90': Build('1c62ef287728c9d0472f37a0aa6e9e32247fe9e31ddb950d84ba20186873bd0c', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', '273cf71e103bee90ae43f8963e5d2e711481d043c5eb6a8a6095804e2cf82e4b'),
+                        'sm_80': Build('79e3a5e0207fdcb75d07925d0e367f272abe8584b2a5d3556146fd27c630ee9a', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', 'ed3227ff7a9c7f411df9fab21df6d9da6641fbbc452729af7fefd8003fee70ac'),
+                        'sm_90': Build('a5ca9412f328c9c8694c10a60abdf2ae486c58480426412ba0e79d7cb567e34b', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', 'ed3227ff7a9c7f411df9fab21df6d9da6641fbbc452729af7fefd8003fee70ac'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -581,15 +581,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c3e10fb8b1295271d7488eca3552967f5fc29f82c62c8279818277223113689e', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', '7fc6d3af89c6c42ac30a1c38828e015be06a163623f7ff187828f7cc277b5c9e'),
-                        'sm_90': Build('853ded6751681a7ea3c8e341e4c0db357bda8329b8fc5204ceb089c92cea58ea', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', '7fc6d3af89c6c42ac30a1c38828e015be06a163623f7ff187828f7cc277b5c9e'),
+                        'sm_80': Build('c30d5510e7c3bc775638b140c9dd1eea2462a141058b23953b10371ebfa4394d', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', 'f40196ede8bb32d3aaa27dcbafd651cd30fb886ced03e289d74383e4581fadd3'),
+                        'sm_90': Build('93b671fae34c87fe52d94ae3a6928444668a015d74035a74043feaf635bcaab6', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', 'f40196ede8bb32d3aaa27dcbafd651cd30fb886ced03e289d74383e4581fadd3'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -604,15 +604,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('894616bb1271b958ba56ac429ae4cd606b3175145520363db8ca96908420acca', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', 'f92b3546b3df4399dfbd48ea584c70b28f1e0d789eb28817fe3554f2d71ae900'),
-                        'sm_90': Build('a59ab5bb4e9c13fa6f934ad055be3cbd3cd0d0ccdfb634245f01efc28c8b0cf0', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', 'f92b3546b3df4399dfbd48ea584c70b28f1e0d789eb28817fe3554f2d71ae900'),
+                        'sm_80': Build('ecb5e6eb0dc3ba459240bac2bbd2f6b3f42ce5cb6b1f201368185e89f89a3b84', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '1b43544626abb6b4e347d62c538327c7e0faea287926129d774329dc68ea70f5'),
+                        'sm_90': Build('e52d48b26c87553bb8a138b5e0b32c66a1296ccf96e8089f4f8b28bf36aea87e', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '1b43544626abb6b4e347d62c538327c7e0faea287926129d774329dc68ea70f5'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -627,15 +627,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9e50c66a526bfdd6eaa72eddfa6ddb89fa70a84b4e9e8a3c9482a38917f19bf1', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '45609f62e154e2726c23683feeb4f8e073f8c0813d7d8a4ff4fe6482ebfcad72'),
-                        'sm_90': Build('7a8ae95f2385b27d0a2d7a8794ee94097598589aebc62b433b93e41853991fe8', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '45609f62e154e2726c23683feeb4f8e073f8c0813d7d8a4ff4fe6482ebfcad72'),
+                        'sm_80': Build('f2700ccc2ed36842b384eea523794875026fe9958fbf3fe49b0f0bc45c9e13cc', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '8d7ed638991fb10bd5fac4d72536059529e8d7cedffb492844d8a3bd0c58a048'),
+                        'sm_90': Build('2eaea57d74678198e3462d9792e56b4ed9722c7c753f2938001cb440c4bee400', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '8d7ed638991fb10bd5fac4d72536059529e8d7cedffb492844d8a3bd0c58a048'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -650,7 +650,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -659,7 +659,7 @@ TABLE = Table(
                 Part('two_stage', 131072, 2752512, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 18688, 'staged': 16795904, 'scratch': 22300928, 'inputs': 22644992, 'capacity': 2752512, 'packet': 1048576, 'size': 28150016},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 66304, 'staged': 16843520, 'scratch': 22348544, 'inputs': 22692608, 'capacity': 2752512, 'packet': 1048576, 'size': 28197632},
         ),
         Workload(
             family='all_reduce',
@@ -673,8 +673,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('67b61b87616e46bdaf7313afe1194050d569d22def843be983eae60a7c91c814', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', 'f2e522237a0ae3f8274c794aa5a1e253105d218729b7a5ff384610326527b9d4'),
-                        'sm_90': Build('3d1295c9ff752d19c8a41902a2917bbb865da17fa1b0e04700633cd520563f13', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', 'f2e522237a0ae3f8274c794aa5a1e253105d218729b7a5ff384610326527b9d4'),
+                        'sm_80': Build('90b84ad978e013f59ede464592dec6b154a25174820e3c3bee1eb0eeda828633', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', 'e163f3441580cf08bdc03d4c66872f0bb0526d4a77a1e64ced5919a1e7f27935'),
+                        'sm_90': Build('40f91f769b51934469e12b542f1691c50973b878c10a96e6824dbe6db2095793', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', 'e163f3441580cf08bdc03d4c66872f0bb0526d4a77a1e64ced5919a1e7f27935'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -689,15 +689,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('820730ff4da54234f210da95badacd29bbb8df2daf7ae80cbce62d4692a5a2e7', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', 'ddeb1e076647d34a1fd56044a0dc44d9eca08bf7f8903f35efb33591305f05dc'),
-                        'sm_90': Build('942e21056d8c6932572e9e3a24fe862938083e75d07bc69caa05d0f37357fff2', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', 'ddeb1e076647d34a1fd56044a0dc44d9eca08bf7f8903f35efb33591305f05dc'),
+                        'sm_80': Build('89a357a9495c8ba076f5b7841286e36d9f5f82d7f229fd481d5e11bd3e8ef721', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', 'ee2444eedae89ce7a711b6af56a98dc0f7b64dc7bb89ea139a9d5b900d50647c'),
+                        'sm_90': Build('1f167c5e22f0ecf8f482acfbe1bf6bb2728214aea031437e4dd8386e28c24303', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', 'ee2444eedae89ce7a711b6af56a98dc0f7b64dc7bb89ea139a9d5b900d50647c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -712,15 +712,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('b4d3b8a445ce341be74758577372c7e65cb0f71774741377ed7d7f945ab429d8', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '963d9ba6675941e8b94f2e1d1015c4039710e3fa7f51c4cb8878c771eafe1f39'),
-                        'sm_90': Build('3efa99d6ad4eea0b8f7cf583b76c164728b2621d2cecb321d8a1a9c7d220a8cc', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '963d9ba6675941e8b94f2e1d1015c4039710e3fa7f51c4cb8878c771eafe1f39'),
+                        'sm_80': Build('ac1b224771a701e90aac2bd8db72218d96c6086c114c723413c515aa72e50aaf', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', 'd8c9bbebc85011dc4143ad960fab663aa8624bd84f627de9659b0013a7fe9c20'),
+                        'sm_90': Build('25ef8bfcc142ab2c8f380659bf884d20b3e797f74d0e8c1cffe5de84c0d660aa', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', 'd8c9bbebc85011dc4143ad960fab663aa8624bd84f627de9659b0013a7fe9c20'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -735,15 +735,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('93936d756197c1caa493717c2b317e153e4b42dc3b5f068ced7fcd1da30ddcd3', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '57b5ebd5857bab41baefc26388b0f6d35f1ecd042d0d781b0a02daeaf908bc7d'),
-                        'sm_90': Build('cfe764a1b4e5a0d648cfa0ad681effe4a5d32257ed5aac5ae0d580df34273975', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '57b5ebd5857bab41baefc26388b0f6d35f1ecd042d0d781b0a02daeaf908bc7d'),
+                        'sm_80': Build('87af0c4f00869d94c12d9142e82aab18832a5b31dfb1c323f5c417c781114c69', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '062ef621915c95a3897842a7a4f508f9439e9a5be3a105820ccd9b520e30164f'),
+                        'sm_90': Build('582d60b2584f5402c6d69983c1f321ca9453c9faff09b7a883114b9a25291d2e', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '062ef621915c95a3897842a7a4f508f9439e9a5be3a105820ccd9b520e30164f'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -758,7 +758,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -766,7 +766,7 @@ TABLE = Table(
                 Part('one_stage', 458753, 2752512, device=None, measured=False),
             ),
             multiple=4,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 6400, 'staged': 4200704, 'scratch': 9705728, 'inputs': 11081984, 'capacity': 2752512, 'packet': 1048576, 'size': 16587008},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 17152, 'staged': 4211456, 'scratch': 9716480, 'inputs': 11092736, 'capacity': 2752512, 'packet': 1048576, 'size': 16597760},
         ),
         Workload(
             family='all_reduce',
@@ -780,8 +780,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('63e819fd45c85cdeed9d68f4417f96175f894cd9da45d7e9888664f0b4c76fba', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '72ef9170ca3baa09a01700c0433944b428dbf7c15d54bf377d3db29e01c17ea7'),
-                        'sm_90': Build('ee1b736f06f8ae7452c8f81fdc245427222e65d86fdd1c3230b3f07f5beaa5ed', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '72ef9170ca3baa09a01700c0433944b428dbf7c15d54bf377d3db29e01c17ea7'),
+                        'sm_80': Build('f3e25b68ca6b786d87ecf4b0185e54031ea0c319d41792f551ebdb05d9814072', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '0cbc71f1717c5ae28614362f059098e7943bdc491fbc6e0acbb6281b62d43b3a'),
+                        'sm_90': Build('5acf19a8bc974d63aa1825045997c9c0daddbdb86741eef1b6df1a01b6dff550', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '0cbc71f1717c5ae28614362f059098e7943bdc491fbc6e0acbb6281b62d43b3a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -796,15 +796,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('23a086020fbe25e6f70ebd35cb3d6a6a0236b0bc165874507583097e236cd2ed', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'c1493b57f782645de5f7992516d92305f9903832d37c55ecc65ac6f2c350de5f'),
-                        'sm_90': Build('6897eff022c347945310515083d47160e77bd8c10439625b059c7402cbffc20c', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'c1493b57f782645de5f7992516d92305f9903832d37c55ecc65ac6f2c350de5f'),
+                        'sm_80': Build('f43e1cf8c44d94e06287f71aa6c75dc2c2bdcf8c8eaf2f9a124e5eb5d6f1337a', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'c1f9856ad992ec1bdf6300b8f39b052af26f2a456fb153032d5ab74d5ece8121'),
+                        'sm_90': Build('e620473df50e11f2695607c48ba2789be52d7d8c6dca1f68a473fecb7ed96717', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'c1f9856ad992ec1bdf6300b8f39b052af26f2a456fb153032d5ab74d5ece8121'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -819,15 +819,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('7e67ceb5c27f03b950ed511a5dcb0a97e6fb82a5239b9e382e1e0803c41995ee', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', '5d81eb152ce6be9a3ed19b4a0ccd9e6ead337cd494c4e25b97c08f6f2d4ff0bc'),
-                        'sm_90': Build('dfa3616a8afbab928a411a341c04a3a60eb9d5b755b771aa80005024bf58bac2', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', '5d81eb152ce6be9a3ed19b4a0ccd9e6ead337cd494c4e25b97c08f6f2d4ff0bc'),
+                        'sm_80': Build('bfef0c1ee42fe36d3a2ff8299fe686993f99a0778b4fc505f737354c8e8b7e39', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', 'd1b4ae59d63be9deba0f6a9e634fd581cbde4da6e44fae979271efe53544eade'),
+                        'sm_90': Build('5ab3dc281627a4148e21b14066512f3c44057350e86192064fc9f99400fa97ea', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', 'd1b4ae59d63be9deba0f6a9e634fd581cbde4da6e44fae979271efe53544eade'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -842,15 +842,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c97b2b7d6ad40a0c7bad143c16cc919e2160e28572a426b5bb6a50ad34ebe90a', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', '1893cbe4f0d1297642fd9eb6ed7d9e03fedba67fbffffa1d26c6a6dcc88e201b'),
-                        'sm_90': Build('4d97afac8549f7c544badf85496aff65c971edd220199bbb4ed882cba4ea0424', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', '1893cbe4f0d1297642fd9eb6ed7d9e03fedba67fbffffa1d26c6a6dcc88e201b'),
+                        'sm_80': Build('a055896fac57b8db0da1c4d811524e878660cd97592837d6e535e55f7b13a166', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'e928a0725363ba11cc847b5359abe13c63f0daa9b83d7560e4be52f3705f98e6'),
+                        'sm_90': Build('a9bab0e1da22e08eaf782b4484c5d1e1be24d1e39f72a44371cb0f308b98cb18', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'e928a0725363ba11cc847b5359abe13c63f0daa9b83d7560e4be52f3705f98e6'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -865,7 +865,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -874,7 +874,7 @@ TABLE = Table(
                 Part('two_stage', 393216, 2752512, device=None, measured=False),
             ),
             multiple=4,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 10496, 'staged': 8399104, 'scratch': 13904128, 'inputs': 14592256, 'capacity': 2752512, 'packet': 1048576, 'size': 20097280},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 33536, 'staged': 8422144, 'scratch': 13927168, 'inputs': 14615296, 'capacity': 2752512, 'packet': 1048576, 'size': 20120320},
         ),
         Workload(
             family='all_reduce',
@@ -888,8 +888,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ed0d6c05f5185572d725bb8d3b966e11a03b175c4e4c9a8b8d284326011ce49d', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '1aa63c3e7f82c736792bedc5f8c5e94323c8496105e4a389779faf6895b7472f'),
-                        'sm_90': Build('e851fb1802228f5be3b2f53645750bee708edd5e2fe4a65ea96a25e984641cc0', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '1aa63c3e7f82c736792bedc5f8c5e94323c8496105e4a389779faf6895b7472f'),
+                        'sm_80': Build('96f65c7007deefecb88b1bc52229302b59bc665f39188253da11544cbb146947', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '9388c8818e279a0623356e08d54f707a87f97c4df341338ba1ad460d3691c76b'),
+                        'sm_90': Build('ea38f954a856d402cc2bf93fe42edbe533a36c77e2311c5eb4b6803b11bb12b2', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '9388c8818e279a0623356e08d54f707a87f97c4df341338ba1ad460d3691c76b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -904,15 +904,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('f4cbe6894a21322ea698afb401df251681c7388e82f6d44aee4801a5c41ccd8f', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '4dbc1c60e92fd1aacbfc8de7ec161772ede447c34974a7c04b28561edcf88488'),
-                        'sm_90': Build('d65071e067612877121a9bfc0c591de7baf47cd873d01053db47cf11414327b1', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '4dbc1c60e92fd1aacbfc8de7ec161772ede447c34974a7c04b28561edcf88488'),
+                        'sm_80': Build('bb2fafe91c07597f9785384447598739e8fa57e5fc5baa69b0bcb558f67c59b5', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '390da0858c3097f3ce800ec60d9653af784edfe2cbfe88c8a25363819e9412a5'),
+                        'sm_90': Build('54d7286cabc8cdbf10023d5e9e398265654da4fa4f559671b8088312b7885994', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '390da0858c3097f3ce800ec60d9653af784edfe2cbfe88c8a25363819e9412a5'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -927,15 +927,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('b97f3716ab0c9d902000ad67f6820705781fa18647d9f347d985d58799a2bbe8', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '5f4d3bca8adee29bbfc850e8042b9f7d57dc3d2038e5cbc82fa9f4f626928706'),
-                        'sm_90': Build('203caf69285f81bdf34465ed2b1343dd3d1936cca4ba6fc6b705361a365874d7', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '5f4d3bca8adee29bbfc850e8042b9f7d57dc3d2038e5cbc82fa9f4f626928706'),
+                        'sm_80': Build('b823973f123a7547f5b2b596f489b0cf2b459ef149447198a3b3631039c19bbf', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '0582c77b8c81e1b303284ec7dc0069cc3b85bc5d588c15c78345d2b4c4ea0367'),
+                        'sm_90': Build('1323082d2d02be9e7ab06d340ae0159660aba6b9d6836b20fe9b494b9e8bae60', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '0582c77b8c81e1b303284ec7dc0069cc3b85bc5d588c15c78345d2b4c4ea0367'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -950,15 +950,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('85aea1491d792b0e029500a2443b28b83218418db8feb1af3a6690c8dcf122ff', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '5318f09595e45375b74c981262556af91a9e14dfb096a46dc583c60f23f14979'),
-                        'sm_90': Build('9367a9a74cd83aaf683d75c123a7db87784573c43a6700c07d4e79efdaa514c6', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '5318f09595e45375b74c981262556af91a9e14dfb096a46dc583c60f23f14979'),
+                        'sm_80': Build('455d87386300136450cf7fb645deb5244ee6acd13f9cd34712a928fa7ec46ea4', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '9d26fb1682ed41aee1b8506388900e200b9d963881c15a89f70678dcae7a14b3'),
+                        'sm_90': Build('db5354aeb259f454615fc937cb618ffc8a659120b9b39dcabb24d30fa7643987', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '9d26fb1682ed41aee1b8506388900e200b9d963881c15a89f70678dcae7a14b3'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -973,7 +973,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -982,7 +982,7 @@ TABLE = Table(
                 Part('two_stage', 131072, 2752512, device=None, measured=False),
             ),
             multiple=4,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 18688, 'staged': 16795904, 'scratch': 22300928, 'inputs': 22644992, 'capacity': 2752512, 'packet': 1048576, 'size': 28150016},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 66304, 'staged': 16843520, 'scratch': 22348544, 'inputs': 22692608, 'capacity': 2752512, 'packet': 1048576, 'size': 28197632},
         ),
         Workload(
             family='all_reduce',
@@ -996,8 +996,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('46edf66e669879a0ff0aeb9541bbc04d48a0d821b2df33e58e1eb2c470d9b587', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'd602f13df479ffb168f918143ab73ed00c89005475665964cca71e6f6cb3c339'),
-                        'sm_90': Build('03498469b51d5af60511927cbae9fbcca0d1dfaf319412410c5eb17c6abd6237', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'd602f13df479ffb168f918143ab73ed00c89005475665964cca71e6f6cb3c339'),
+                        'sm_80': Build('6550d8c4fbb4bb9a68200424944d71f602a0a6f5768d28caf52e7a20284a7acc', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'edc098ac8518c70603869bc4cdf0670a15dc20a508981f23043837c3a4a3f398'),
+                        'sm_90': Build('279721b07b7f3a43d419ab987f1e30ca2735a1707aa17b67a8fc6305d666c6e1', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'edc098ac8518c70603869bc4cdf0670a15dc20a508981f23043837c3a4a3f398'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1012,15 +1012,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('5e8e8ed5679d7a90d4432f86446f86b1350d36a7e6813bd247034773d1479440', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '73a3e514b18295c64e5565c2061775b15f49e8d05d1d1b507527f6e1e9efb617'),
-                        'sm_90': Build('5036dc409dd2e5ccea96cba9f6bcd565cd3c4e59de423f86c264fc1e25106c8f', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '73a3e514b18295c64e5565c2061775b15f49e8d05d1d1b507527f6e1e9efb617'),
+                        'sm_80': Build('d5e04e6b4b90a80b1425b46cfccc923a36b029c58806cb83c0ddd36034c4bdf8', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '93eb0768ef76e2a01cf33ee5c835e522cdfbd70ed77045e2c5bec252c9dcb6ad'),
+                        'sm_90': Build('812e4803d0f35b7f8c9551aeeb327182afe82ff5bb8bcb50e1c80f3a80d2b1dc', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '93eb0768ef76e2a01cf33ee5c835e522cdfbd70ed77045e2c5bec252c9dcb6ad'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1035,15 +1035,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('fcc2c319892a346a4e7ac8e06e54aaa85cd1a528bebc02e7d33e7d7e253e2fdb', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '78313540396b972611236ce573bfbf199310860e76eb77ea2e83f8ef4df455fc'),
-                        'sm_90': Build('fceb2e3cd91cbb58cc09cb5aba9f62dfdd0e6d088294fd0bde6b1c53c7268306', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '78313540396b972611236ce573bfbf199310860e76eb77ea2e83f8ef4df455fc'),
+                        'sm_80': Build('f289062c22f2cced868475bfc1141357a7665c644803be524b1ccd648dba109e', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '8c40543b5df8d007beac4a142ac86a2f298cff116f7cd5dcfc3232bdb1d7bd65'),
+                        'sm_90': Build('ceeb56364049d17b6978c7b34d37c12f4eec8d971374d3cc6d21057f5bdcce7d', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '8c40543b5df8d007beac4a142ac86a2f298cff116f7cd5dcfc3232bdb1d7bd65'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1058,15 +1058,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9de5913a3eba801b56669e3a7168b84bb8c0654fddd1e64d0d29490afe755be0', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '4df8e4bc2582bf2666f5a8eba25d7fe68bc23d776900204a874967b2ca6394e5'),
-                        'sm_90': Build('257e9e9d3d69776aa6cea0fb54a5ecdaeaf960b32e6e9248731f48c71f82afe4', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '4df8e4bc2582bf2666f5a8eba25d7fe68bc23d776900204a874967b2ca6394e5'),
+                        'sm_80': Build('5f4d33f4197e9f44db8f33b1ed1872f7834246394d06dd5a51c5eab9667d1fa2', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '307dd379261b4617bdcbf1ada629f2a2b823fc44e9f00ee3546da0e160ef180a'),
+                        'sm_90': Build('98649bc0d6995d3317f884c1b458a649bbd37cb413a6a6cafb27244470ad5d57', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '307dd379261b4617bdcbf1ada629f2a2b823fc44e9f00ee3546da0e160ef180a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1081,7 +1081,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1091,7 +1091,7 @@ TABLE = Table(
                 Part('one_stage', 454046, 29360128, device='NVIDIA H200', measured=True),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 6400, 'staged': 4200704, 'scratch': 62920960, 'inputs': 77601024, 'capacity': 29360128, 'packet': 1048576, 'size': 136321280},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 17152, 'staged': 4211456, 'scratch': 62931712, 'inputs': 77611776, 'capacity': 29360128, 'packet': 1048576, 'size': 136332032},
         ),
         Workload(
             family='all_reduce',
@@ -1105,8 +1105,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d5cdf62305e065b5dc9872e021f8e7917fb85340f7312ae847bd332c1dc5932c', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', '0c19691f8bd3e9213746a7e0a4b5a45ad2a1f6f9d2b3800a6878aab9f5314c00'),
-                        'sm_90': Build('61c4f28d2c0d469ec3264e53c23466fc138551085d2cc0feea1f41b02e839fd3', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', '0c19691f8bd3e9213746a7e0a4b5a45ad2a1f6f9d2b3800a6878aab9f5314c00'),
+                        'sm_80': Build('f644e7308e437d84ae4c3fa18d1c7788da92fbe1287f371c3d928b33a56f0a9b', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'a7d8a23b773e315750c62b5910fcb7f3f6fcca4be9324fc78f760344b404f13c'),
+                        'sm_90': Build('745c951445fbac8fabf1145a1cf6af97be6c20c361b0bcaa484e647e01762d28', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'a7d8a23b773e315750c62b5910fcb7f3f6fcca4be9324fc78f760344b404f13c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1121,15 +1121,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('1b908b4d8b9937de75f67c6df5bcb76bb5d1364bd1dc398d04564cadf297e644', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', 'a3b594178642734261087a871b373d0aa0e00fdddb5b0858117aebd5932a297d'),
-                        'sm_90': Build('cfcf2d60b3476f9537250c364b9ff5d10ffb2d6c7d364b8b8234881b59a22586', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', 'a3b594178642734261087a871b373d0aa0e00fdddb5b0858117aebd5932a297d'),
+                        'sm_80': Build('0205484c35c16cddf26f9068eaa1859bd2f5ed22c12d9b8de8161f66bddc260d', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', '554df9c563215c9dae597eeb6d9dc3288a63d3090743a7297eb5ce78a0966167'),
+                        'sm_90': Build('b1afabeddc4a9e331dc2d45f36bf3fb5f9780b0170c749124ce1738ec7c01e41', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', '554df9c563215c9dae597eeb6d9dc3288a63d3090743a7297eb5ce78a0966167'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1144,15 +1144,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('f331acb8b416714c0b294d464bdc5d638eef664252b93d1ca13f564cd095f943', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', 'c49812e21de6c5c9ba1d6af952426d9f671b2bb3576c783ee2b0e42c668a661d'),
-                        'sm_90': Build('922e284e2c93ade3e58d520611f6f1aa7b8c8c6a747caeda457082adf5f8c9e9', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', 'c49812e21de6c5c9ba1d6af952426d9f671b2bb3576c783ee2b0e42c668a661d'),
+                        'sm_80': Build('0958b3e1d65a5926aac2ed6297d220814df40981e7b6add12053e181344f38b7', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', '8dffe4f01be7b2206d353040ee67cfc1e6cf7cf9dc38bf514bc9090fcacc1305'),
+                        'sm_90': Build('72dcd0bda5caa72a251499e942f026500e92220c02bf629de670a45a58bd7dc0', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', '8dffe4f01be7b2206d353040ee67cfc1e6cf7cf9dc38bf514bc9090fcacc1305'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1167,15 +1167,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('725f9bb82825401f1a9ac230f4412a2a138f71515d1f5f7cb25f466f8b978de9', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '53c1d1f72c5b345ee9ad1113456da6c471f0991b0939038d47f97574c25bc946'),
-                        'sm_90': Build('8f24dedf08d2bd784e5c0ac1f5d968e6c2790c68169d98c35362dddd8db1cfdd', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '53c1d1f72c5b345ee9ad1113456da6c471f0991b0939038d47f97574c25bc946'),
+                        'sm_80': Build('a8918c8926eff7b2890d8e6e9fba806b0ba3241f5382fd282e131efeac5d0fa6', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '458932e67288958d3ad0c2d01808297e91a0f2ed25a88a061469cc772fb2469a'),
+                        'sm_90': Build('e92252a580606b920b0a2847908226e2df0799ff3bffa2176dd9fdb0b34e6ddf', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '458932e67288958d3ad0c2d01808297e91a0f2ed25a88a061469cc772fb2469a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1190,7 +1190,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1199,7 +1199,7 @@ TABLE = Table(
                 Part('two_stage', 393216, 29360128, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 10496, 'staged': 8399104, 'scratch': 67119360, 'inputs': 74459392, 'capacity': 29360128, 'packet': 1048576, 'size': 133179648},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 33536, 'staged': 8422144, 'scratch': 67142400, 'inputs': 74482432, 'capacity': 29360128, 'packet': 1048576, 'size': 133202688},
         ),
         Workload(
             family='all_reduce',
@@ -1213,8 +1213,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('2123380e613454e1209e6287722a93f58a1ba91f268a6ae6f85a2ca2c78793a7', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', 'b4ee359dace56cf594d87bddd78026e5d3cc9e41ff5ab837c85ca8c8320c0d6a'),
-                        'sm_90': Build('d1fcfe18815092b43fc6bcb76cb8cac7e401687a8ab89cdd5dab223a83360fea', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', 'b4ee359dace56cf594d87bddd78026e5d3cc9e41ff5ab837c85ca8c8320c0d6a'),
+                        'sm_80': Build('b56a722727f8de168d920f9643f9ee789b896abf465863b9c4d2db845936ae90', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', 'b59934796fcfbf710f2cd90b0416fc8ea941aa09f6a18553948949448b47c1f6'),
+                        'sm_90': Build('45464fc075de996cb2cffd3963a01f213105426ffb30263e6bf49c0946fd58cc', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', 'b59934796fcfbf710f2cd90b0416fc8ea941aa09f6a18553948949448b47c1f6'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1229,15 +1229,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('6dc380774e4346032bb6db4c5b3ec013689909dd1bf4e676f5a308ff9212e811', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', '15fe63bda67ad3fb2d9007babf45f45bd986adca97beac026bbe8211a09d3093'),
-                        'sm_90': Build('6421e9cf6e8841b82084182b3bb14e9168eddf0044037773d57c40645206a8ff', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', '15fe63bda67ad3fb2d9007babf45f45bd986adca97beac026bbe8211a09d3093'),
+                        'sm_80': Build('82ec60374e4d2b2d4f3b4ece5d9c1d17a1a8914788b2893862ad167b8be4a679', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', 'b4642e6b00dc2cd0920f33ec20c46dd9f112638c9014fa1ad31d72fd53a1c3a5'),
+                        'sm_90': Build('0c6e74c7e2fad164519effdd91a719edf924e468df2e36eb70c3e1a1203b89ed', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', 'b4642e6b00dc2cd0920f33ec20c46dd9f112638c9014fa1ad31d72fd53a1c3a5'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1252,15 +1252,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d6fe1a1ff4cd6c4503fc2ee1c36788edc1bc96f720218722c87b7dcd216df4e7', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '3dcb34c8b2e90cdaf85219c34aa716a322cf50fb6dd9c9c9bbc85b5067fe53c6'),
-                        'sm_90': Build('1e4aab185b3f65692c9e266cbdccb446267451824731db502974b18340847492', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '3dcb34c8b2e90cdaf85219c34aa716a322cf50fb6dd9c9c9bbc85b5067fe53c6'),
+                        'sm_80': Build('7681b3f1881d3db73926fd03c2975afd37e288286d7670d34db11a21747d880d', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '3ada3d0f409582f8d69146aa2a6d0ad9bd84d2c9460a502c62a288e886bb82e4'),
+                        'sm_90': Build('cf30139bce5351bc9aab39088d61708a7390210650d6f9852348487b2e40ff04', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '3ada3d0f409582f8d69146aa2a6d0ad9bd84d2c9460a502c62a288e886bb82e4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1275,15 +1275,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ecdceb6e875ca37df94408baf02e592b29a3d6909c95721de23fc45be1aad124', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', 'b02c344858efad3e5f857a88c50f682cea678a83b7708b3de345ec66c9f78990'),
-                        'sm_90': Build('b9c6742b34f8e0b9f938254d80fcc54e27fecac611eef6eac409ca7bf9bea74e', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', 'b02c344858efad3e5f857a88c50f682cea678a83b7708b3de345ec66c9f78990'),
+                        'sm_80': Build('0cb72bff4f61418556d9fe64c404a9e298bed98de91a1000681991da6db8f2e4', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', '01ee923d10b0bc2dbdbf46078baa116b06cda043bca915b4d4371f8412dd195c'),
+                        'sm_90': Build('5d6ba7703ed26ced4c2f9086aa3fb42a784da6737aa0502042936cbad8d32e7d', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', '01ee923d10b0bc2dbdbf46078baa116b06cda043bca915b4d4371f8412dd195c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1298,7 +1298,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1307,7 +1307,7 @@ TABLE = Table(
                 Part('two_stage', 131072, 29360128, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 18688, 'staged': 16795904, 'scratch': 75516160, 'inputs': 79186176, 'capacity': 29360128, 'packet': 1048576, 'size': 137906432},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 66304, 'staged': 16843520, 'scratch': 75563776, 'inputs': 79233792, 'capacity': 29360128, 'packet': 1048576, 'size': 137954048},
         ),
         Workload(
             family='all_reduce',
@@ -1321,8 +1321,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d67cb075c0d0babfbf294f01a45e055b25e3de843e6031d74cd65c9f597a9b84', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', '3cf9792e135a79a02f99c9f907fe784864bb1c5aa019538d9e19a634291d105f'),
-                        'sm_90': Build('3ef2424a3197b8193f50598f1ffb90a3f5a8e808768713ff31b4dc58ad407498', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', '3cf9792e135a79a02f99c9f907fe784864bb1c5aa019538d9e19a634291d105f'),
+                        'sm_80': Build('cdd7b2211101b63c0e47b6d0fc173c799b365f6cbdf845ac06495ba32c39a518', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', '542dbf32a866de43eecde96a50e4908fd2730782b8c47befcad406942d704f44'),
+                        'sm_90': Build('3a689649ef728ed325ed092ac6b7bfab03096bfd308a4fa8e8e8773380ddd5bf', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', '542dbf32a866de43eecde96a50e4908fd2730782b8c47befcad406942d704f44'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1337,15 +1337,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('bbe151d507cb6db8ad353e071ff8651e62f0ff0409d56e19730db690b4c8bf18', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '5ccecf9424cdea938ea1a1b45bc0b8de2de37b5c173f838d339013d7c5f30974'),
-                        'sm_90': Build('17ea516f9ef3763db1eca4369c436776b4e086af0056ed8d1430479c91ac3a82', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '5ccecf9424cdea938ea1a1b45bc0b8de2de37b5c173f838d339013d7c5f30974'),
+                        'sm_80': Build('bfb6b15c53e8c1392bcb03cf703e29bd0956f33e76f8dc7846b34fe8c0e113c3', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '114dd1bd0e9fe28dac028dab6054f908e6674a2e0e23888f4b8d2e7490348a50'),
+                        'sm_90': Build('75639d31cf77bf95419636dadaba5f0f93a93ca020cdd3c11547be9ab5b97603', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '114dd1bd0e9fe28dac028dab6054f908e6674a2e0e23888f4b8d2e7490348a50'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1360,15 +1360,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('5e8e3563097f788adc578e7a929cacc9d4bd4be042f7c08b42a4d1891b780f55', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '4b2a9268bdad29fb804f1f376852e739080226596f31b68c0796e7cd45516db2'),
-                        'sm_90': Build('e9724f83546d57c9f1055693d6ecd4de09c4a10198951b333ed881d90e9faa0a', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '4b2a9268bdad29fb804f1f376852e739080226596f31b68c0796e7cd45516db2'),
+                        'sm_80': Build('c355475bf3a4d800eb0fff4586ad0622cfff2cd82643c452f1197cd1108dee1b', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '0d650d4cded75219cd171fbeeb992e87c0b2d82a8d7787c99c732abafbf1162e'),
+                        'sm_90': Build('9e175b6e0d56eddbfcd3dcb13130635f18a2e771bc85454407e4bae00ffd4b23', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '0d650d4cded75219cd171fbeeb992e87c0b2d82a8d7787c99c732abafbf1162e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1383,15 +1383,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('827e98273c6f4a2f5bb9ce27714ae9a3d14de77d797e436b63259cbf0f38b935', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '34441489a0f62cfdd90668b0118906968f06688fc038a81735a4a8070ca6f12c'),
-                        'sm_90': Build('60711b04f6e9b70555292ba96c13274176de1187cb434ec57c96d107f6423bbd', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '34441489a0f62cfdd90668b0118906968f06688fc038a81735a4a8070ca6f12c'),
+                        'sm_80': Build('948244b3de2ddefbdc8717c30c75e376ac9052f6dc6413bc1b419a1ed4383b90', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '30b181562300c37f1ec424bc68aec25c134842f2feb2e43626001ebaf7cc672b'),
+                        'sm_90': Build('d2faeced302e3bd31635770dbc74f17361e1cb1a7dec7fbb3f3cf0aded9245bc', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '30b181562300c37f1ec424bc68aec25c134842f2feb2e43626001ebaf7cc672b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1406,7 +1406,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1416,7 +1416,7 @@ TABLE = Table(
                 Part('one_stage', 524289, 29360128, device='NVIDIA H200', measured=True),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 6400, 'staged': 4200704, 'scratch': 62920960, 'inputs': 77601024, 'capacity': 29360128, 'packet': 1048576, 'size': 136321280},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 17152, 'staged': 4211456, 'scratch': 62931712, 'inputs': 77611776, 'capacity': 29360128, 'packet': 1048576, 'size': 136332032},
         ),
         Workload(
             family='all_reduce',
@@ -1430,8 +1430,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('e98350545e46ebffcbb9f099f9b3997d484f429081d14cf8fe0824cd71c8cea4', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '739c941a69cfd7d35ed65fc2ed40876010f01ef233a842ddba6c2e47199a919d'),
-                        'sm_90': Build('86cff2c67e727d1371b60daa27ef0916298c06b065aefe11e144a89ee40413a0', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '739c941a69cfd7d35ed65fc2ed40876010f01ef233a842ddba6c2e47199a919d'),
+                        'sm_80': Build('398c068cb7b2ac4929f9559cd3e8e920527d9e501d16777811ac9ea2a1280e43', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', 'b16918aaf87c669d8f62531b94b450ad4c6c82544b78488b55338b38aadae952'),
+                        'sm_90': Build('e0afed404bd28477825628aa9facd78540b645c3f4233fdec24363fb4b1495cf', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', 'b16918aaf87c669d8f62531b94b450ad4c6c82544b78488b55338b38aadae952'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1446,15 +1446,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ad5ad3cb86fa7b2898b18be17355fa039ff2b5c0f1df395ccf10819c76bbdcb6', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '8c2c2ccd739469b30b0581312bf19b22bee314ca844707522d39fdeb60b84c98'),
-                        'sm_90': Build('ec5294f5018c23027d9e5c6a4ce52812402bac9f19b08e7e37c3286e6d874319', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '8c2c2ccd739469b30b0581312bf19b22bee314ca844707522d39fdeb60b84c98'),
+                        'sm_80': Build('bd0b44b04cfce7e16bb8f4d10341d05aa8c13b34c133b17e0351a42b267fd790', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', 'c914ef773429f260b94f3d65268c2a1cb4ae7f17796399aa0e3ccae84f9751e6'),
+                        'sm_90': Build('89c39813640a6dd28ad2b27a4a3dd3d917bd356bf691dbeebe05939d76b86200', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', 'c914ef773429f260b94f3d65268c2a1cb4ae7f17796399aa0e3ccae84f9751e6'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1469,15 +1469,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d07834784fd92e695a6c68b2ab1e9cc1bca73aeed53953474f5b0196e03d2c57', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', '8c68abc6b705c7687676010fa5eb116b79c43898a4cf8e48e2065d94a5c90da5'),
-                        'sm_90': Build('cc789e4467809da01d1f635affe74d1a91403254956ebb3be3defa199c77d4fd', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', '8c68abc6b705c7687676010fa5eb116b79c43898a4cf8e48e2065d94a5c90da5'),
+                        'sm_80': Build('cdceb399642c688af600e6f7b5ae07a5d81b6657658797fd1e45bf078ba5c25d', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', 'ab2aaaffe1f3027b971c60fdeae52476e7834b2e04282f1cff00966672520b07'),
+                        'sm_90': Build('4eeacb063fade17b7b3b6bcb03cce2cde35f6ac9818b8a37f7c3177316d9d059', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', 'ab2aaaffe1f3027b971c60fdeae52476e7834b2e04282f1cff00966672520b07'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1492,15 +1492,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('52c8124463bfb296f7a9b04f19099215df381099d747730295abf4327fdd5ed5', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', '5693cba006a738b1adf8fc8252ca03d091fea72dae5bc7b558dbd57c3dfe082b'),
-                        'sm_90': Build('2caf4dd5635dc6ea29040632c57948c530410c7d66543b89253f5270f6e6fa00', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', '5693cba006a738b1adf8fc8252ca03d091fea72dae5bc7b558dbd57c3dfe082b'),
+                        'sm_80': Build('b4b89b902dc0b1f059fdf91710eb87020e9d8dd46e1dc93e0436a522ce833894', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', '43d6073c6f77bd905f20fb9a0d2b50686407ee840fe369c61b4cde0f5dedf2b9'),
+                        'sm_90': Build('4e3a94347a336088fed933a9b585c9ff7ae8ebb0688838be120dac9cb18e3dc6', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', '43d6073c6f77bd905f20fb9a0d2b50686407ee840fe369c61b4cde0f5dedf2b9'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1515,7 +1515,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1524,7 +1524,7 @@ TABLE = Table(
                 Part('two_stage', 393216, 29360128, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 10496, 'staged': 8399104, 'scratch': 67119360, 'inputs': 74459392, 'capacity': 29360128, 'packet': 1048576, 'size': 133179648},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 33536, 'staged': 8422144, 'scratch': 67142400, 'inputs': 74482432, 'capacity': 29360128, 'packet': 1048576, 'size': 133202688},
         ),
         Workload(
             family='all_reduce',
@@ -1538,8 +1538,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9b923c38f45df2f2c807a786d51d1385274aea4b1c14358e2b5bde72a9586fbf', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', 'bd8cf06fd75202952ec2053b39b8cc73b6e9357529375b9c8ec3e30877796c77'),
-                        'sm_90': Build('7074eb1684e7666b107f27dc223c6ca0cb58a16f3cb7385daf7b98bbfc304ef0', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', 'bd8cf06fd75202952ec2053b39b8cc73b6e9357529375b9c8ec3e30877796c77'),
+                        'sm_80': Build('a5be3ed86911c77a8e9b73439402e7339d7f64f5985756e62a0564c87cab4566', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', 'ed26b437252e933be0ffc1c3fbafbbddc0cbf5548d9c43798a529d77c711978c'),
+                        'sm_90': Build('494468d52f3fb31d3c093e193d1aa9518b2083cced0d838d55c3f8e30c4f2754', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', 'ed26b437252e933be0ffc1c3fbafbbddc0cbf5548d9c43798a529d77c711978c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1554,15 +1554,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c266f3dcb833e9a5139212fab67cf16a40d8f06b5a8e9ee4b55a6a794b9b68e9', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '937fcefb290dc8ea0a7657d066822bbd20dd42fb5de3a86df0c1e767621e37c9'),
-                        'sm_90': Build('84d6ee0e220d36678be1c1f09cfda7ca91cabb7bd5b402e8e7f3ffa0543cee44', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '937fcefb290dc8ea0a7657d066822bbd20dd42fb5de3a86df0c1e767621e37c9'),
+                        'sm_80': Build('a59a6e1b527c6e0a46edb381e383962f45878f98f88c8296d58d409dce1a7774', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '124fa5c101cef2f4aa7e47a78a0f376c6702dccac7bd0e35d787082c1f31bac2'),
+                        'sm_90': Build('cf022227df0eb16a2ecd95d5c4ec5e7d1a38ca3b0dbbacfb44dab32a1ab9d6f5', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '124fa5c101cef2f4aa7e47a78a0f376c6702dccac7bd0e35d787082c1f31bac2'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1577,15 +1577,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('4360d2531261afc2ceecb1dd80d6f023a7c9fe96b3b4e90ca8fb95ef4e399482', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', '4327a5d0bb647f48c5fc61b294a52bb0c7d33011a26d1b175953b3512151a4d5'),
-                        'sm_90': Build('9fbde54d3de66fcaec864152b518f81933a8b70e5c2a79e5e55056d4ef4c6446', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', '4327a5d0bb647f48c5fc61b294a52bb0c7d33011a26d1b175953b3512151a4d5'),
+                        'sm_80': Build('35fd7ed27363c50df2919fc30acdae252db66dea062f6f95968af2eeaa2b5866', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', '863f322c8b48762c28f258ea5924eaf9351cfb63b7870b76260e7a95a8685b62'),
+                        'sm_90': Build('79ea781fe7395f8b08c974acd2e11093d4b0d1ca39d2651044d61a717e872e7a', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', '863f322c8b48762c28f258ea5924eaf9351cfb63b7870b76260e7a95a8685b62'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1600,15 +1600,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('b7589f7d2f61137a3fcc07adfbf40c17b815cae8d602beb89e98cb7eef002789', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '363671edf033c488c2f0fe431f76d8cff8790cf77f0f398be720ef37bf2fa73e'),
-                        'sm_90': Build('25b5ca8ba0b1f2c6998b0a1b5d2e6502fc98326d6a6fe8349029e9e6508ed778', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '363671edf033c488c2f0fe431f76d8cff8790cf77f0f398be720ef37bf2fa73e'),
+                        'sm_80': Build('6bb5446b9ee5765da22a6fad72027764a6a42fb747523ddeb4304c58353db81d', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '97a4ad02676db445d7403603aef1ac6a1cf18c86dc52590274b79bd99c59de4f'),
+                        'sm_90': Build('c7df8df34a3dbebf771648ae2b513f61906bedacc168c404734e246ff9a774fd', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '97a4ad02676db445d7403603aef1ac6a1cf18c86dc52590274b79bd99c59de4f'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1623,7 +1623,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1632,7 +1632,7 @@ TABLE = Table(
                 Part('two_stage', 131072, 29360128, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 18688, 'staged': 16795904, 'scratch': 75516160, 'inputs': 79186176, 'capacity': 29360128, 'packet': 1048576, 'size': 137906432},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 66304, 'staged': 16843520, 'scratch': 75563776, 'inputs': 79233792, 'capacity': 29360128, 'packet': 1048576, 'size': 137954048},
         ),
         Workload(
             family='all_reduce',
@@ -1646,8 +1646,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9dfc8a8444b11db32d40d2ece8502c67d5eda246a032215bf7480f0c0532b157', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', 'd5db82382dcf54b44ceff8645315770233bdf0376f5931e6ac35dc21889f0028'),
-                        'sm_90': Build('78b492efbc546b5759271f5aa9f7ec435ba3ac4d40dc31aac7c40af8ac8c7245', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', 'd5db82382dcf54b44ceff8645315770233bdf0376f5931e6ac35dc21889f0028'),
+                        'sm_80': Build('405b82f2b3d8a6cf675503d5dc0e9a8fffc52094e0db240a77272b2c78c75e92', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', '40b75dacebdbf9da9fceb3e01ae314fa67f6cd74e4b506e6597584a3f99c2ff3'),
+                        'sm_90': Build('2b5db3e0c4b334376dc28c9a7243b82da577e82cb8db56eaa02b8ca84529ae8e', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', '40b75dacebdbf9da9fceb3e01ae314fa67f6cd74e4b506e6597584a3f99c2ff3'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1662,15 +1662,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ac7207f04e32e76454a14b8bcb52312c4a734c26ba63b7342df62778e9486e2a', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '297d767b262efe6109044f3e4c2baa49ebd531792b0c4ef41447a35d0c8c91d3'),
-                        'sm_90': Build('99e459c951ace3dcf3dddab2ecad87e0b7bad53b879b64906b2946ea7d8045fb', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '297d767b262efe6109044f3e4c2baa49ebd531792b0c4ef41447a35d0c8c91d3'),
+                        'sm_80': Build('cd1592bafeef1a032dac92eef1900dbfa8ef6ab06ebaf71b35ebd15329631fa0', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '5f4693c5788b7b85cdf4a7312504f9b05162ac319fd09f27bd706dd5c512c7be'),
+                        'sm_90': Build('5ec7cb714eb0a12071cd0d0c8c27c0e218e18d611caa09e6977e1f9e620958a6', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '5f4693c5788b7b85cdf4a7312504f9b05162ac319fd09f27bd706dd5c512c7be'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1685,15 +1685,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('56fc965bab11aadd38c50c9ca66608f1aa41534227b2d36ef6d13b7606d58851', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '45a5b9361cb140ff98b13dd83f735f3148c593a87e65fa8f9cd06cf28e906c53'),
-                        'sm_90': Build('88be7ac23c3eb9ee0d8230157ba13a541b91a58c8b9057deafe378e8f117b310', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '45a5b9361cb140ff98b13dd83f735f3148c593a87e65fa8f9cd06cf28e906c53'),
+                        'sm_80': Build('337b9b6ed67f0258934843cbf9227f4bf0ee3e399c09b987764316d95ffe53fb', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '80bdd00c5a8e238fad447c5cfb62c3ed4e4137d6b9477a9a9975b4d3872068fb'),
+                        'sm_90': Build('e82ac51b888aef7e9b7a63d5ba411504a87d6e3d98d34b8ebed977cba41f0e8d', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '80bdd00c5a8e238fad447c5cfb62c3ed4e4137d6b9477a9a9975b4d3872068fb'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1708,15 +1708,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('56b9a3df2db09d3e19fc60010a85644441d7b6d93713c50dcccc1d6880eb39fb', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', '62bc8984fc5cf7272687c7744803aca158fc094e0ab023d8f9e83351d4992d04'),
-                        'sm_90': Build('75df884380d6f110e349a336c7951de6c274bbf3dca15f08a266fa937fafaf6d', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', '62bc8984fc5cf7272687c7744803aca158fc094e0ab023d8f9e83351d4992d04'),
+                        'sm_80': Build('2dc56e2f20a5202760f19716a78caa18e63ff9bee38a57f38c5c17efa18f89b0', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', 'e60835fe7503f9f438c3ecefce9861a8ca54764880044f99de5dcf964966ed21'),
+                        'sm_90': Build('838449603b62783b35d13e21f2322936a746a735fdbb2e828e0375f7cfa168fb', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', 'e60835fe7503f9f438c3ecefce9861a8ca54764880044f99de5dcf964966ed21'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1731,7 +1731,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1741,7 +1741,7 @@ TABLE = Table(
                 Part('one_stage', 524289, 29360128, device='NVIDIA H200', measured=True),
             ),
             multiple=4,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 6400, 'staged': 4200704, 'scratch': 62920960, 'inputs': 77601024, 'capacity': 29360128, 'packet': 1048576, 'size': 136321280},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 17152, 'staged': 4211456, 'scratch': 62931712, 'inputs': 77611776, 'capacity': 29360128, 'packet': 1048576, 'size': 136332032},
         ),
         Workload(
             family='all_reduce',
@@ -1755,8 +1755,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('5e52305dbce81d745c4601e254629b9340c64b598570cf186c074abf4d4c9149', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', 'd8235eb0380371f055fb608a161ae26f833f471bb91929da90e017d0bca380ec'),
-                        'sm_90': Build('25088d6153990910f4e922c1bdf1b140e73c461cf4b71d0f63cebe035b9cdce8', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', 'd8235eb0380371f055fb608a161ae26f833f471bb91929da90e017d0bca380ec'),
+                        'sm_80': Build('76528c4f6e3028f64d12584dbcbd947755dbacc6ed031c653579b6dbf18e7a39', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', '8454ea4c7440ece17ded4c5a16e12470add408b9064cd44f77951f563fa40462'),
+                        'sm_90': Build('cede999348131456e843a5358350f8de20992ea979a0d2f0ed1c343534f28f71', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', '8454ea4c7440ece17ded4c5a16e12470add408b9064cd44f77951f563fa40462'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1771,15 +1771,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('faa5fc9acc166c39694a42dc7867b365f01cd8a7224cb254f2fb2f59e55b999b', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', '1b1544aba5ec356336c8abcc41f9f2e8a77b3d72b425cdab03e9aad162371e01'),
-                        'sm_90': Build('27887f75933d376576893203e32c2b4819dc3613b9c70e70b2d75b96077a13f8', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', '1b1544aba5ec356336c8abcc41f9f2e8a77b3d72b425cdab03e9aad162371e01'),
+                        'sm_80': Build('07ae538fd431f017829e18f91394e9a25c4ed290cb81e87ae16062c3a347de98', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'd7828aa2acb5f93a991247797218dd8b60f3f01b4343d688c8a1c7c37c1b2915'),
+                        'sm_90': Build('e1e5ca6e0644eba049a31e2a2210a778fc423ec0213070ea2ac75fa80c7099f1', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'd7828aa2acb5f93a991247797218dd8b60f3f01b4343d688c8a1c7c37c1b2915'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1794,15 +1794,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('21d5b8d5449a77eaaa27506951536764f6d3c341c1373fb9c8a606969edacfe8', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '72b7b4e358ef18b5a1bbe3ef121a91fb218116324645f6407973082bb8859c2a'),
-                        'sm_90': Build('1536a069f50b7800cc1f7c2f502d28a74415056d6aedefe103956ae1f2c4c25d', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '72b7b4e358ef18b5a1bbe3ef121a91fb218116324645f6407973082bb8859c2a'),
+                        'sm_80': Build('3984ccdd263a95f997d686fbe43f94d1dc524bee4c365a2c78974a7e62e1674f', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '1787eaaefe8b259709de748352b5eec3384043311aff6e7fd25319deab34eb1a'),
+                        'sm_90': Build('de09fe0c1dec953949792b42c0ab85bede893c8f30904d059a2718b8a3acae1e', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '1787eaaefe8b259709de748352b5eec3384043311aff6e7fd25319deab34eb1a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1817,15 +1817,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('5085d7d88ad96296881d74c904082f889f205a2226dfa5d84d55738cb3661aba', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '70da8fcf279a8928ab2109dc3195b62ed799a6d63dc955d6e288c2e4a0922dfc'),
-                        'sm_90': Build('330e5669c3989c1ae8f0053e9118eaf0eb7402babb7fa1a51f0955a0814c4d45', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '70da8fcf279a8928ab2109dc3195b62ed799a6d63dc955d6e288c2e4a0922dfc'),
+                        'sm_80': Build('60222fdf09dd936afb6f99a86d86127b3c64ef7ef8097a35f948096f3283e429', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '3dba99506e8b5b8fe751ca229acb0ff0e49b63f4590ca63fb0be5bba64cba79e'),
+                        'sm_90': Build('ae03ab7557d37beb5f0ca5ece89b06f231d6e88217331412c53fb23be917808d', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '3dba99506e8b5b8fe751ca229acb0ff0e49b63f4590ca63fb0be5bba64cba79e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1840,7 +1840,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1849,7 +1849,7 @@ TABLE = Table(
                 Part('two_stage', 393216, 29360128, device=None, measured=False),
             ),
             multiple=4,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 10496, 'staged': 8399104, 'scratch': 67119360, 'inputs': 74459392, 'capacity': 29360128, 'packet': 1048576, 'size': 133179648},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 33536, 'staged': 8422144, 'scratch': 67142400, 'inputs': 74482432, 'capacity': 29360128, 'packet': 1048576, 'size': 133202688},
         ),
         Workload(
             family='all_reduce',
@@ -1863,8 +1863,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('11b7f64aab0d91b41b9fe0fb888cadff5ae644127b2b0c11b5ae6b8675eb2dfd', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '1b70b4109d568066ca9e00c3d1b9f7ff9743282f8daf1fb4f0372edb1356595c'),
-                        'sm_90': Build('2ebaa0fce8b32aba67658a89f733b98c4081a31925cb69be8b0a515e431df91d', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '1b70b4109d568066ca9e00c3d1b9f7ff9743282f8daf1fb4f0372edb1356595c'),
+                        'sm_80': Build('e0d3ec54ab50cfeee805f0c398fc49a11e9a392672b207aeb56cdd4cfd30ef62', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '866d2cec2bf86861dd0d147aae947def495097a296444634081260d62208de74'),
+                        'sm_90': Build('345f9ff33b8bea5cc43171c9d19518237da6b223adfcf151179758842e824480', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '866d2cec2bf86861dd0d147aae947def495097a296444634081260d62208de74'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1879,15 +1879,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('24aa3094c52f367f1cc90b11b380ab4332fae67eb7e80ffa9d0c5c916bf2ddd5', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '542b5b5348f2434c5f29778da9d24af2b9a97fbe4a8809204c29dbccd8a1d4f5'),
-                        'sm_90': Build('951fcd50b23384a46876d5f18af9498d18363da30ed8633bfd36e2b83e8b0116', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '542b5b5348f2434c5f29778da9d24af2b9a97fbe4a8809204c29dbccd8a1d4f5'),
+                        'sm_80': Build('e5edbccd6b6b9479203aefd9864aa9d7c08428c9fde9f9feca4b9ea7bc10a9a6', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '16ca053447e60e75b28bc8b56df793b97235ac1a582c87745d3c54d7ea215c00'),
+                        'sm_90': Build('9b5b49610f1d2ba935f7d9f45e868ab75026e4093c6b76c31fb537cc418dce3d', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '16ca053447e60e75b28bc8b56df793b97235ac1a582c87745d3c54d7ea215c00'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1902,15 +1902,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('7ab1cfbc5c9eaa116ad65a8160a797e1fe0887dcad64c17051c639d33f7f79d4', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '60520a95de2ee6623ca6b39b8037b1d1770bfee37f77c5ee53225008ef4aec59'),
-                        'sm_90': Build('fba7de7af9859cb1b330fb9d128314255bc91b2931eaa9bfb387e8c9a4e8567a', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '60520a95de2ee6623ca6b39b8037b1d1770bfee37f77c5ee53225008ef4aec59'),
+                        'sm_80': Build('0720e5ea916a0cd3dd5aae868c6f3402627e7b8194c1745a8f9c45cbed7ee02f', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '97cb962a535e40883da885caad1263e1b9bfefe1220dfdeb664f45627d6a301c'),
+                        'sm_90': Build('cfd2fcfb61cb395c4c9cc919ae2a21f353c5735718fcd258af70896fc46a8d0a', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '97cb962a535e40883da885caad1263e1b9bfefe1220dfdeb664f45627d6a301c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1925,15 +1925,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d484484fe03d3479aad252ef6b7c5cd2fe22dfbc7f85dc1079201bf7d4f09f55', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', 'fd5e95a15b0d15ef87f1adf8b26f7421ca17392dd1afddb966156968ec4e6ea4'),
-                        'sm_90': Build('592095c22137e4904a9ebfcd29cd94aba0126c636a8bc0b3887a62d58c2b3a07', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', 'fd5e95a15b0d15ef87f1adf8b26f7421ca17392dd1afddb966156968ec4e6ea4'),
+                        'sm_80': Build('d5269a5a911c81554598da1afe9c55927bf2dcf0c878510aa5ed34d709a99f66', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', 'b34562780fb0553fad3528e3b33d6d10915de136c8e773d6b0a26c8765b22dfd'),
+                        'sm_90': Build('cff12813561c7bedaf67bef7c9ae114ef44f18e048b1735dc0bc34d3756596b8', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', 'b34562780fb0553fad3528e3b33d6d10915de136c8e773d6b0a26c8765b22dfd'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1948,7 +1948,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1957,7 +1957,7 @@ TABLE = Table(
                 Part('two_stage', 131072, 29360128, device=None, measured=False),
             ),
             multiple=4,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 18688, 'staged': 16795904, 'scratch': 75516160, 'inputs': 79186176, 'capacity': 29360128, 'packet': 1048576, 'size': 137906432},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 66304, 'staged': 16843520, 'scratch': 75563776, 'inputs': 79233792, 'capacity': 29360128, 'packet': 1048576, 'size': 137954048},
         ),
         Workload(
             family='hyper_connection',
@@ -2225,7 +2225,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765'),
+                        'sm_90': Build('ed86e706d001c3943573ba0d5f2af00f141d037d023912777c73552506f25513'),
                     },
                     kernels={
                     },
@@ -2242,7 +2242,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('34ac0a4afdd7f62b20a83308ec38b2d4cfa3b4e8add6e11307644f47e92e5016', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2252,10 +2252,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -2273,14 +2273,13 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.028201561318263124,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m1to1023-tp2/serial_sm.sm_90-nvidia-h200.70f53ccfd1c0.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -2294,7 +2293,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765'),
+                        'sm_90': Build('ed86e706d001c3943573ba0d5f2af00f141d037d023912777c73552506f25513'),
                     },
                     kernels={
                     },
@@ -2311,7 +2310,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('34ac0a4afdd7f62b20a83308ec38b2d4cfa3b4e8add6e11307644f47e92e5016', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2321,10 +2320,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -2342,14 +2341,13 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.017799031267173526,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m1024to2047-tp2/serial_sm.sm_90-nvidia-h200.eb637968633f.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -2363,7 +2361,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765'),
+                        'sm_90': Build('ed86e706d001c3943573ba0d5f2af00f141d037d023912777c73552506f25513'),
                     },
                     kernels={
                     },
@@ -2380,7 +2378,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('34ac0a4afdd7f62b20a83308ec38b2d4cfa3b4e8add6e11307644f47e92e5016', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2390,17 +2388,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf'),
+                        'sm_90': Build('e52b3d21cbb57a4be656ede4fa467aac9dda50923d60762c956b86b49cef31ee'),
                     },
                     kernels={
                     },
@@ -2417,7 +2415,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
+                        'sm_90': Build('a7facd272e5466fe88239c757d089b6907ee69efdbf2dcebfe315cf05c63870c', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '6b623f89b4f970afe3b8854247cf1b0f557682af7d0103624769a0ca33d3f2ca'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2427,17 +2425,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
+                        'sm_90': Build('ca90b4ea020e928e65036fe39f2cb324cd989b9c5ce56d3a71362e8b71234827', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'fb6cd0b1c0d6e3aeb070efddb5f1a261e8f55ec502b0c1d69af28340f85eee65'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2447,17 +2445,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
+                        'sm_90': Build('d90cdd0e14de06056da88218f241b20dca98906df6a26754c0c0bccb4786ef42', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '812eafb1f5a8cc7578fcca7b7fa670458f9fcc28170259d210d42067878a0f19'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2467,17 +2465,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
+                        'sm_90': Build('590d8c52706598f97d219f616028947d24eb3adac00ce118ed2eefa16c86a864', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'ed5478b01c0117293685e77eeb01c69e464715eb2c688e2b76d3fad95ce07eec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2487,17 +2485,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
+                        'sm_90': Build('934aa857a6a144f42ce3a3fe2adad6ed2462cdc59e881d4b6612e3be216f30e3', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '2fb5a786783a9e0b3f3aae2f715ff9d5d57b5a2e9e1acbb9b066e87117193b7f'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2507,20 +2505,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
+                        'sm_90': Build('7a2adb6b5397d6478add429a2847f2b6f76dda3bb31b74035f8318e464bfec30', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', 'eeaefa795ac2a1abe9a8b0d9083dd1c9b110f83575749617f078ee9d4a8ce553'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2529,20 +2527,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
+                        'sm_90': Build('06ef91ed8fc73f07eee0ca0bc2819f00ca34f4dae5212db65c28028266890e54', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '75710f649ae08f060080e31ae103f41512c1084d2be3677a65f2986e50a34b40'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2551,20 +2549,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
+                        'sm_90': Build('15d19c68e13a97841ee91b2023d6238d12b31c46b4fff2ba26ea26faaeb8285c', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '9cbc26a24bd288eee8747e030292a4c4cafa6818015bfd25a269cf8fe8be3cc1'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2573,20 +2571,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
+                        'sm_90': Build('172b731cd87c03c437d9e216bf7d46e1c5abab3e7db5b5e02da8b587c28c256c', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '336bed475f18981ea741d9dad298c3b129070a7e27c913ba3bd9a5a8d4a2b2fb'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2595,10 +2593,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -2607,54 +2605,49 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.43611404869755055,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_4.sm_90-nvidia-h200.9bbff2bf5c7e.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.337149362493556,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_between.sm_90-nvidia-h200.8ace4768a2ca.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.6152773866594581,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_free.sm_90-nvidia-h200.bd76563c4344.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.46019807265383794,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_tail.sm_90-nvidia-h200.ce4a0603d19c.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.5248180041293604,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/nccl_4.sm_90-nvidia-h200.c585d0e94b42.20261130T084916Z.json',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'serial',
@@ -2670,69 +2663,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.04122129827236909,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial_sm.sm_90-nvidia-h200.e94779e441fc.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.2050353428636218,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_12_tail.sm_90-nvidia-h200.af60534fc0b9.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.18824174894866075,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_16.sm_90-nvidia-h200.049b6d3e0c09.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.44007710891254836,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_4.sm_90-nvidia-h200.25b9cb9ddc60.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.041899511754905805,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8.sm_90-nvidia-h200.4a3c03aefae7.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.053245866346123716,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8_tail.sm_90-nvidia-h200.68aca8a6cfcc.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -2746,7 +2733,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765'),
+                        'sm_90': Build('ed86e706d001c3943573ba0d5f2af00f141d037d023912777c73552506f25513'),
                     },
                     kernels={
                     },
@@ -2763,7 +2750,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('34ac0a4afdd7f62b20a83308ec38b2d4cfa3b4e8add6e11307644f47e92e5016', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2773,17 +2760,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf'),
+                        'sm_90': Build('e52b3d21cbb57a4be656ede4fa467aac9dda50923d60762c956b86b49cef31ee'),
                     },
                     kernels={
                     },
@@ -2800,7 +2787,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
+                        'sm_90': Build('a7facd272e5466fe88239c757d089b6907ee69efdbf2dcebfe315cf05c63870c', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '6b623f89b4f970afe3b8854247cf1b0f557682af7d0103624769a0ca33d3f2ca'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2810,17 +2797,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
+                        'sm_90': Build('ca90b4ea020e928e65036fe39f2cb324cd989b9c5ce56d3a71362e8b71234827', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'fb6cd0b1c0d6e3aeb070efddb5f1a261e8f55ec502b0c1d69af28340f85eee65'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2830,17 +2817,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
+                        'sm_90': Build('d90cdd0e14de06056da88218f241b20dca98906df6a26754c0c0bccb4786ef42', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '812eafb1f5a8cc7578fcca7b7fa670458f9fcc28170259d210d42067878a0f19'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2850,17 +2837,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
+                        'sm_90': Build('590d8c52706598f97d219f616028947d24eb3adac00ce118ed2eefa16c86a864', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'ed5478b01c0117293685e77eeb01c69e464715eb2c688e2b76d3fad95ce07eec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2870,17 +2857,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
+                        'sm_90': Build('934aa857a6a144f42ce3a3fe2adad6ed2462cdc59e881d4b6612e3be216f30e3', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '2fb5a786783a9e0b3f3aae2f715ff9d5d57b5a2e9e1acbb9b066e87117193b7f'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2890,20 +2877,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
+                        'sm_90': Build('7a2adb6b5397d6478add429a2847f2b6f76dda3bb31b74035f8318e464bfec30', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', 'eeaefa795ac2a1abe9a8b0d9083dd1c9b110f83575749617f078ee9d4a8ce553'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2912,20 +2899,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
+                        'sm_90': Build('06ef91ed8fc73f07eee0ca0bc2819f00ca34f4dae5212db65c28028266890e54', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '75710f649ae08f060080e31ae103f41512c1084d2be3677a65f2986e50a34b40'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2934,20 +2921,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
+                        'sm_90': Build('15d19c68e13a97841ee91b2023d6238d12b31c46b4fff2ba26ea26faaeb8285c', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '9cbc26a24bd288eee8747e030292a4c4cafa6818015bfd25a269cf8fe8be3cc1'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2956,20 +2943,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
+                        'sm_90': Build('172b731cd87c03c437d9e216bf7d46e1c5abab3e7db5b5e02da8b587c28c256c', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '336bed475f18981ea741d9dad298c3b129070a7e27c913ba3bd9a5a8d4a2b2fb'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2978,10 +2965,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -2990,54 +2977,49 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.11854932700752996,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_4.sm_90-nvidia-h200.9100b74b17a7.20261130T055522Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.007656920292647418,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_between.sm_90-nvidia-h200.32dc574bea3a.20261130T055522Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.13639498557938357,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_free.sm_90-nvidia-h200.70ad36365253.20261130T055522Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.11849585532383,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_tail.sm_90-nvidia-h200.df0343722d7e.20261130T055522Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.06442925290370116,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/nccl_4.sm_90-nvidia-h200.07c5a9eed575.20261130T055522Z.json',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'serial',
@@ -3053,69 +3035,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.07961089967943047,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/serial_sm.sm_90-nvidia-h200.fc1e8d81ae56.20261130T055522Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.06280673155034922,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_12_tail.sm_90-nvidia-h200.76a199cad0a3.20261130T055522Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.0878877260678339,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_16.sm_90-nvidia-h200.bb6406e1ca4e.20261130T055522Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.3220875137761998,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_4.sm_90-nvidia-h200.5c7a49bd117b.20261130T055522Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.13577794445919533,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8.sm_90-nvidia-h200.96cfe236a7b4.20261130T055522Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.07905032818542657,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8_tail.sm_90-nvidia-h200.8e7bb023ef9d.20261130T055522Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -3129,7 +3105,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765'),
+                        'sm_90': Build('ed86e706d001c3943573ba0d5f2af00f141d037d023912777c73552506f25513'),
                     },
                     kernels={
                     },
@@ -3146,7 +3122,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('34ac0a4afdd7f62b20a83308ec38b2d4cfa3b4e8add6e11307644f47e92e5016', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3156,17 +3132,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf'),
+                        'sm_90': Build('e52b3d21cbb57a4be656ede4fa467aac9dda50923d60762c956b86b49cef31ee'),
                     },
                     kernels={
                     },
@@ -3183,7 +3159,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
+                        'sm_90': Build('a7facd272e5466fe88239c757d089b6907ee69efdbf2dcebfe315cf05c63870c', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '6b623f89b4f970afe3b8854247cf1b0f557682af7d0103624769a0ca33d3f2ca'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3193,17 +3169,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
+                        'sm_90': Build('ca90b4ea020e928e65036fe39f2cb324cd989b9c5ce56d3a71362e8b71234827', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'fb6cd0b1c0d6e3aeb070efddb5f1a261e8f55ec502b0c1d69af28340f85eee65'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3213,17 +3189,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
+                        'sm_90': Build('d90cdd0e14de06056da88218f241b20dca98906df6a26754c0c0bccb4786ef42', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '812eafb1f5a8cc7578fcca7b7fa670458f9fcc28170259d210d42067878a0f19'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3233,17 +3209,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
+                        'sm_90': Build('590d8c52706598f97d219f616028947d24eb3adac00ce118ed2eefa16c86a864', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'ed5478b01c0117293685e77eeb01c69e464715eb2c688e2b76d3fad95ce07eec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3253,17 +3229,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
+                        'sm_90': Build('934aa857a6a144f42ce3a3fe2adad6ed2462cdc59e881d4b6612e3be216f30e3', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '2fb5a786783a9e0b3f3aae2f715ff9d5d57b5a2e9e1acbb9b066e87117193b7f'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3273,20 +3249,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
+                        'sm_90': Build('7a2adb6b5397d6478add429a2847f2b6f76dda3bb31b74035f8318e464bfec30', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', 'eeaefa795ac2a1abe9a8b0d9083dd1c9b110f83575749617f078ee9d4a8ce553'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3295,20 +3271,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
+                        'sm_90': Build('06ef91ed8fc73f07eee0ca0bc2819f00ca34f4dae5212db65c28028266890e54', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '75710f649ae08f060080e31ae103f41512c1084d2be3677a65f2986e50a34b40'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3317,20 +3293,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
+                        'sm_90': Build('15d19c68e13a97841ee91b2023d6238d12b31c46b4fff2ba26ea26faaeb8285c', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '9cbc26a24bd288eee8747e030292a4c4cafa6818015bfd25a269cf8fe8be3cc1'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3339,20 +3315,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
+                        'sm_90': Build('172b731cd87c03c437d9e216bf7d46e1c5abab3e7db5b5e02da8b587c28c256c', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '336bed475f18981ea741d9dad298c3b129070a7e27c913ba3bd9a5a8d4a2b2fb'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3361,10 +3337,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -3373,54 +3349,49 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.11117600483098855,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_4.sm_90-nvidia-h200.8a389e044066.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.12936329608056085,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_between.sm_90-nvidia-h200.4e6fc56f8f0f.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.05927835510127921,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_free.sm_90-nvidia-h200.2e7dcb6229b0.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.0196278642404637,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_tail.sm_90-nvidia-h200.ccef25d78ac5.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.016705439957875656,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/nccl_4.sm_90-nvidia-h200.fc5eb8701178.20261130T055522Z.json',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'serial',
@@ -3436,69 +3407,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.048147594760482804,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/serial_sm.sm_90-nvidia-h200.94a75afd2f60.20261130T055522Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.055215519955759906,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_12_tail.sm_90-nvidia-h200.d504a5877355.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.04581310787625337,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_16.sm_90-nvidia-h200.00f5a9d35316.20261130T055522Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.3965373918664259,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_4.sm_90-nvidia-h200.697f12203ab9.20261130T055522Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.12151403415339446,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8.sm_90-nvidia-h200.d476fbf738b2.20261130T055522Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.07289415835046276,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8_tail.sm_90-nvidia-h200.50c57d58b1da.20261130T055522Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -3512,7 +3477,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46'),
+                        'sm_90': Build('e2608708d818f2bec8867e7f670b2d1688cc9f0dbb5fdeda65149b90469c1a73'),
                     },
                     kernels={
                     },
@@ -3529,7 +3494,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('caca05956399d0f244ff956597f36295cfa4fccfc563d3b9f1361fe5d86ee7b0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3539,10 +3504,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -3560,14 +3525,13 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.00685544680519512,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m1to1023-tp2/serial_sm.sm_90-nvidia-h200.3d23fa91be5c.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -3581,7 +3545,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46'),
+                        'sm_90': Build('e2608708d818f2bec8867e7f670b2d1688cc9f0dbb5fdeda65149b90469c1a73'),
                     },
                     kernels={
                     },
@@ -3598,7 +3562,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('caca05956399d0f244ff956597f36295cfa4fccfc563d3b9f1361fe5d86ee7b0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3608,10 +3572,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -3629,14 +3593,13 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.011525920438389514,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m1024to2047-tp2/serial_sm.sm_90-nvidia-h200.95bfa2b088c5.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -3650,7 +3613,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46'),
+                        'sm_90': Build('e2608708d818f2bec8867e7f670b2d1688cc9f0dbb5fdeda65149b90469c1a73'),
                     },
                     kernels={
                     },
@@ -3667,7 +3630,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('caca05956399d0f244ff956597f36295cfa4fccfc563d3b9f1361fe5d86ee7b0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3677,17 +3640,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261'),
+                        'sm_90': Build('c88fc0bf97f239b4ebdda55099e838276556a9963ec6b6f2aaa8cb9ce3cfb6c3'),
                     },
                     kernels={
                     },
@@ -3704,7 +3667,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
+                        'sm_90': Build('6558d6f01abe49b5102e821ea0604f53a77ee05f3335a63db0d46e5f79bbe1b0', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '6b623f89b4f970afe3b8854247cf1b0f557682af7d0103624769a0ca33d3f2ca'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3714,17 +3677,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
+                        'sm_90': Build('8f3357b7c0ba7834e4249a91bd1ec7daec97caad0fef6270c4c3e0b0742dcdc8', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'fb6cd0b1c0d6e3aeb070efddb5f1a261e8f55ec502b0c1d69af28340f85eee65'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3734,17 +3697,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
+                        'sm_90': Build('822bfa03aa27df1ede83b45d046243b9d5cb448995bce8d47cc4733a5db366b0', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '812eafb1f5a8cc7578fcca7b7fa670458f9fcc28170259d210d42067878a0f19'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3754,17 +3717,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
+                        'sm_90': Build('a65f709f29f4b92c76735e21fdfb238110fb927e910baa773937a83987428e3c', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'ed5478b01c0117293685e77eeb01c69e464715eb2c688e2b76d3fad95ce07eec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3774,17 +3737,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
+                        'sm_90': Build('e36d23ae0f1e5b85f698f4e78d92aa590fa6b7d59c48ea0a125cea6eb2e7d7c2', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '2fb5a786783a9e0b3f3aae2f715ff9d5d57b5a2e9e1acbb9b066e87117193b7f'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3794,20 +3757,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
+                        'sm_90': Build('cb58b99739382859068512a656d1ffdafcf9be1ed1166090ff9a6d2b624bb328', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', 'eeaefa795ac2a1abe9a8b0d9083dd1c9b110f83575749617f078ee9d4a8ce553'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3816,20 +3779,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
+                        'sm_90': Build('74859d26324caa68970766b07c91ff823749d1d6fd10f82a3a0adce3736f11ab', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '75710f649ae08f060080e31ae103f41512c1084d2be3677a65f2986e50a34b40'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3838,20 +3801,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
+                        'sm_90': Build('1005badd84b1611cbf39e75e5f329dc86a5bd981de0985f72a3d5c9ef46ab6de', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '9cbc26a24bd288eee8747e030292a4c4cafa6818015bfd25a269cf8fe8be3cc1'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3860,20 +3823,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
+                        'sm_90': Build('b386f66d33280152b94367e303d6c92f4574968a853abb76aa6738826d882083', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '336bed475f18981ea741d9dad298c3b129070a7e27c913ba3bd9a5a8d4a2b2fb'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3882,10 +3845,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -3894,54 +3857,49 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.039167347823265475,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_4.sm_90-nvidia-h200.fcbfa399d0ba.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.21334117720868195,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_between.sm_90-nvidia-h200.b8bfe5abbcb8.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.20965998928933693,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_free.sm_90-nvidia-h200.88db2f09735e.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.22013483813913015,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_tail.sm_90-nvidia-h200.e49c41ac5cce.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.144275137313711,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/nccl_4.sm_90-nvidia-h200.fc819cc86947.20261130T084916Z.json',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'serial',
@@ -3957,69 +3915,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.013294906774318327,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial_sm.sm_90-nvidia-h200.f36fbaca2493.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.30053643010223796,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_12_tail.sm_90-nvidia-h200.652364c3859d.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.2541742350441063,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_16.sm_90-nvidia-h200.f2466781b71f.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.03031243149153462,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_4.sm_90-nvidia-h200.0b238f06cf30.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.024757496434380077,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8.sm_90-nvidia-h200.334c3364d917.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.07175685932128562,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8_tail.sm_90-nvidia-h200.04b21269550c.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -4033,7 +3985,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46'),
+                        'sm_90': Build('e2608708d818f2bec8867e7f670b2d1688cc9f0dbb5fdeda65149b90469c1a73'),
                     },
                     kernels={
                     },
@@ -4050,7 +4002,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('caca05956399d0f244ff956597f36295cfa4fccfc563d3b9f1361fe5d86ee7b0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4060,17 +4012,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261'),
+                        'sm_90': Build('c88fc0bf97f239b4ebdda55099e838276556a9963ec6b6f2aaa8cb9ce3cfb6c3'),
                     },
                     kernels={
                     },
@@ -4087,7 +4039,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
+                        'sm_90': Build('6558d6f01abe49b5102e821ea0604f53a77ee05f3335a63db0d46e5f79bbe1b0', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '6b623f89b4f970afe3b8854247cf1b0f557682af7d0103624769a0ca33d3f2ca'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4097,17 +4049,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
+                        'sm_90': Build('8f3357b7c0ba7834e4249a91bd1ec7daec97caad0fef6270c4c3e0b0742dcdc8', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'fb6cd0b1c0d6e3aeb070efddb5f1a261e8f55ec502b0c1d69af28340f85eee65'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4117,17 +4069,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
+                        'sm_90': Build('822bfa03aa27df1ede83b45d046243b9d5cb448995bce8d47cc4733a5db366b0', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '812eafb1f5a8cc7578fcca7b7fa670458f9fcc28170259d210d42067878a0f19'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4137,17 +4089,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
+                        'sm_90': Build('a65f709f29f4b92c76735e21fdfb238110fb927e910baa773937a83987428e3c', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'ed5478b01c0117293685e77eeb01c69e464715eb2c688e2b76d3fad95ce07eec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4157,17 +4109,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
+                        'sm_90': Build('e36d23ae0f1e5b85f698f4e78d92aa590fa6b7d59c48ea0a125cea6eb2e7d7c2', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '2fb5a786783a9e0b3f3aae2f715ff9d5d57b5a2e9e1acbb9b066e87117193b7f'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4177,20 +4129,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
+                        'sm_90': Build('cb58b99739382859068512a656d1ffdafcf9be1ed1166090ff9a6d2b624bb328', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', 'eeaefa795ac2a1abe9a8b0d9083dd1c9b110f83575749617f078ee9d4a8ce553'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4199,20 +4151,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
+                        'sm_90': Build('74859d26324caa68970766b07c91ff823749d1d6fd10f82a3a0adce3736f11ab', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '75710f649ae08f060080e31ae103f41512c1084d2be3677a65f2986e50a34b40'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4221,20 +4173,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
+                        'sm_90': Build('1005badd84b1611cbf39e75e5f329dc86a5bd981de0985f72a3d5c9ef46ab6de', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '9cbc26a24bd288eee8747e030292a4c4cafa6818015bfd25a269cf8fe8be3cc1'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4243,20 +4195,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
+                        'sm_90': Build('b386f66d33280152b94367e303d6c92f4574968a853abb76aa6738826d882083', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '336bed475f18981ea741d9dad298c3b129070a7e27c913ba3bd9a5a8d4a2b2fb'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4265,10 +4217,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -4277,54 +4229,49 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.06051363945053412,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_4.sm_90-nvidia-h200.b21de619088c.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.016897177067141778,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_between.sm_90-nvidia-h200.a64301fea7ec.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.019874697194770752,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_free.sm_90-nvidia-h200.6daf0690355d.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.010748827406336092,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_tail.sm_90-nvidia-h200.af33075c6f29.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.04739162669944963,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/nccl_4.sm_90-nvidia-h200.c6023c8ce703.20261130T055523Z.json',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'serial',
@@ -4340,69 +4287,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.04378172458140883,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/serial_sm.sm_90-nvidia-h200.a9e570f7b2c1.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.12611602253511278,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_12_tail.sm_90-nvidia-h200.01d9bb0ed7c8.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.2249055484584881,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_16.sm_90-nvidia-h200.ed8bd039dadb.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.414122288049644,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_4.sm_90-nvidia-h200.19f47c57a1be.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.03704923918872316,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8.sm_90-nvidia-h200.a7d3aff97efd.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.038260816566314526,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8_tail.sm_90-nvidia-h200.dc2ac7891afa.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -4416,7 +4357,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46'),
+                        'sm_90': Build('e2608708d818f2bec8867e7f670b2d1688cc9f0dbb5fdeda65149b90469c1a73'),
                     },
                     kernels={
                     },
@@ -4433,7 +4374,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('caca05956399d0f244ff956597f36295cfa4fccfc563d3b9f1361fe5d86ee7b0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4443,17 +4384,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261'),
+                        'sm_90': Build('c88fc0bf97f239b4ebdda55099e838276556a9963ec6b6f2aaa8cb9ce3cfb6c3'),
                     },
                     kernels={
                     },
@@ -4470,7 +4411,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
+                        'sm_90': Build('6558d6f01abe49b5102e821ea0604f53a77ee05f3335a63db0d46e5f79bbe1b0', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '6b623f89b4f970afe3b8854247cf1b0f557682af7d0103624769a0ca33d3f2ca'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4480,17 +4421,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
+                        'sm_90': Build('8f3357b7c0ba7834e4249a91bd1ec7daec97caad0fef6270c4c3e0b0742dcdc8', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'fb6cd0b1c0d6e3aeb070efddb5f1a261e8f55ec502b0c1d69af28340f85eee65'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4500,17 +4441,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
+                        'sm_90': Build('822bfa03aa27df1ede83b45d046243b9d5cb448995bce8d47cc4733a5db366b0', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '812eafb1f5a8cc7578fcca7b7fa670458f9fcc28170259d210d42067878a0f19'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4520,17 +4461,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
+                        'sm_90': Build('a65f709f29f4b92c76735e21fdfb238110fb927e910baa773937a83987428e3c', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'ed5478b01c0117293685e77eeb01c69e464715eb2c688e2b76d3fad95ce07eec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4540,17 +4481,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
+                        'sm_90': Build('e36d23ae0f1e5b85f698f4e78d92aa590fa6b7d59c48ea0a125cea6eb2e7d7c2', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '2fb5a786783a9e0b3f3aae2f715ff9d5d57b5a2e9e1acbb9b066e87117193b7f'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4560,20 +4501,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
+                        'sm_90': Build('cb58b99739382859068512a656d1ffdafcf9be1ed1166090ff9a6d2b624bb328', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', 'eeaefa795ac2a1abe9a8b0d9083dd1c9b110f83575749617f078ee9d4a8ce553'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4582,20 +4523,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
+                        'sm_90': Build('74859d26324caa68970766b07c91ff823749d1d6fd10f82a3a0adce3736f11ab', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '75710f649ae08f060080e31ae103f41512c1084d2be3677a65f2986e50a34b40'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4604,20 +4545,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
+                        'sm_90': Build('1005badd84b1611cbf39e75e5f329dc86a5bd981de0985f72a3d5c9ef46ab6de', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '9cbc26a24bd288eee8747e030292a4c4cafa6818015bfd25a269cf8fe8be3cc1'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4626,20 +4567,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
+                        'sm_90': Build('b386f66d33280152b94367e303d6c92f4574968a853abb76aa6738826d882083', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '336bed475f18981ea741d9dad298c3b129070a7e27c913ba3bd9a5a8d4a2b2fb'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4648,10 +4589,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -4660,54 +4601,49 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.084051421271367,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_4.sm_90-nvidia-h200.6aa0f6b5b277.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.04768972572998764,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_between.sm_90-nvidia-h200.45a8f0103f3b.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.009705579520187912,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_free.sm_90-nvidia-h200.7745bb814f3c.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.05297869464320393,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_tail.sm_90-nvidia-h200.8b09367df880.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.032390898166260174,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/nccl_4.sm_90-nvidia-h200.49bfb8cc5428.20261130T055523Z.json',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'serial',
@@ -4723,69 +4659,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.039414473141576534,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/serial_sm.sm_90-nvidia-h200.3a9ec5923ef1.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.12247680753749401,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_12_tail.sm_90-nvidia-h200.a543c62160e0.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.15596315586527454,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_16.sm_90-nvidia-h200.67687a22040b.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.39176269230857574,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_4.sm_90-nvidia-h200.31cbe9e54a53.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.07131051171066038,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8.sm_90-nvidia-h200.0de6a347bf74.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.04558660780783075,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8_tail.sm_90-nvidia-h200.8ea141383176.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -4799,7 +4729,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700'),
+                        'sm_90': Build('a9e53e62875bd7551f0d91a349a3f5c5a969c71a0018958961ac0df0bcc922ca'),
                     },
                     kernels={
                     },
@@ -4816,7 +4746,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '2f7e9b80b7b00a086cc1e98c4f2a9673daa5831db5d89cbf5d01ac820ea134eb'),
+                        'sm_90': Build('6cd61270d300a681160a0007a45bf70eadb7a9170c65d078f83db12426bbe7b4', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '605ac947e6e6ec83ac8c6591e22d44469ce5d7382b937d43a99207ba2da250e3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4826,10 +4756,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -4847,14 +4777,13 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.020408197973672992,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m1to1023-tp2/serial_sm.sm_90-nvidia-h200.29a2a32a8604.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 117457920, 'size': 352339968, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -4868,7 +4797,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700'),
+                        'sm_90': Build('a9e53e62875bd7551f0d91a349a3f5c5a969c71a0018958961ac0df0bcc922ca'),
                     },
                     kernels={
                     },
@@ -4885,7 +4814,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '2f7e9b80b7b00a086cc1e98c4f2a9673daa5831db5d89cbf5d01ac820ea134eb'),
+                        'sm_90': Build('6cd61270d300a681160a0007a45bf70eadb7a9170c65d078f83db12426bbe7b4', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '605ac947e6e6ec83ac8c6591e22d44469ce5d7382b937d43a99207ba2da250e3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4895,10 +4824,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -4916,14 +4845,13 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.020197599538073763,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m1024to2047-tp2/serial_sm.sm_90-nvidia-h200.2c22080ea37b.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 117457920, 'size': 352339968, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -4937,7 +4865,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700'),
+                        'sm_90': Build('a9e53e62875bd7551f0d91a349a3f5c5a969c71a0018958961ac0df0bcc922ca'),
                     },
                     kernels={
                     },
@@ -4954,7 +4882,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '2f7e9b80b7b00a086cc1e98c4f2a9673daa5831db5d89cbf5d01ac820ea134eb'),
+                        'sm_90': Build('6cd61270d300a681160a0007a45bf70eadb7a9170c65d078f83db12426bbe7b4', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '605ac947e6e6ec83ac8c6591e22d44469ce5d7382b937d43a99207ba2da250e3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4964,17 +4892,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49'),
+                        'sm_90': Build('68d95140b700e6f1fa295f2d12e003d5a969cec3f9868537de83b359c6c21427'),
                     },
                     kernels={
                     },
@@ -4991,7 +4919,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '715d8d5a2ff722055a59f8b634868cde781c2301ff0de8aba4e1c1ee9dc27086'),
+                        'sm_90': Build('d506f665d72f460c4d4b5dd367e5b3a08ca8b403b799e282aa9faee64da97f72', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', 'b433802f712bce94a3784b0ce57aa4f3205ba222ba4c2e33cf1d2a4a25385770'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5001,17 +4929,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', '63ae1caedbddee077b57ff90d605698e08b67701b8a2587ebcd395b7b166fb6c'),
+                        'sm_90': Build('84736a1efdda8e12c5a9f155b15afd2695f0fe78f69f9fd76fdbdcbd8c0b7721', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'fab243484c24ebf8400895e62d94ebac257b39c5ae2376d77309b9a3a572f1df'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5021,17 +4949,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '976c2035d682820fb49d777cee03be31f2b23e01ec6221438c0f45153e587808'),
+                        'sm_90': Build('a38727d6448c0c83cb0d06af3d8d6f5e520a94690bd3cb405ea5394b5417afbc', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '07b1f7ddf799389fcde0bcacfe1785cbfd669e7d48a0fe7a009621e98ace9080'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5041,17 +4969,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '62ed2d724d8ce1aed7ca34d2304a22781f27acf75be88a14ef95f9af944f1aee'),
+                        'sm_90': Build('381e78eb035b210eecff2a0fc555d7faeef00185457554c4bd18a57553a0b65c', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '1bc2d635b1b36b1c00eaf1c7a01cc4c6146cf8284e14013e184bc428bed593f0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5061,17 +4989,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', 'bb58de707710c9272aabab3d3bdca71962d0afa9d2f34d3ea4c088fb32ee0b8c'),
+                        'sm_90': Build('a0622a0a4622191b5f760ca37cb2ffec1b24c6a55ecf8628eb1a96bcaa460422', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '4c325714fdcb2ef9d852697b515fc3351a0c9f28caebab55ca2c90b07829f1da'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5081,20 +5009,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', '282826684cd2a6c7524ffbf1802c52fc540fddf9cab383e7fdf5c083ca25bbad'),
+                        'sm_90': Build('5cfc207cb113d2326a2fc7980e6f8b1fd720777703b9a52a84ace2e25d01ab90', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'e2d85ef02bf0b8bab140654f2b783bd90799a1e5a9f07b77e21a0e5bff58be85'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5103,20 +5031,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '53e6bdbee920970c776d6fcdeda7b9a11be666f8f2f99d7dce5e27c0d341d481'),
+                        'sm_90': Build('dc6818aae55925565eec1e50ea6a67e94a155c5286507eca759cf862a10deb06', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '12bf4b77eaf7d68ee7953434c5e202c7df2c8ee9037aed3f85329ad3dc970bce'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5125,20 +5053,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'feb478c099beecf660a965703d4e9b9365aa9f24a92a031ed3e31538ccf37c0b'),
+                        'sm_90': Build('9cd91f5e3db473a94792292a4b2b45602910c3c804ceb76b0722665b8af8e77b', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'ad0a0c18254826517eeb2800f6abc379c719fd851c80fc000a3cd48206f280ab'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5147,20 +5075,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '124b1761ce80f33d06f773d1f3c7bfed14c34af12f9490c0b661f33baef7436c'),
+                        'sm_90': Build('dfd4490c71bca08f761a333e691632c83e8112c507d58f6e15cd8c6c0609fc91', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '824ee7f289d8ae6c1b1e7a683bfdc000b916ea4f71643b2d0ccce5a2930456ef'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5169,10 +5097,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -5181,54 +5109,49 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.09458039075859492,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_4.sm_90-nvidia-h200.76de895dc62d.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'd7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.06140843394035467,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_between.sm_90-nvidia-h200.71453445907a.20261130T084917Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.14530155064958694,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_free.sm_90-nvidia-h200.b8b3c663fe81.20261130T084917Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.1310828028022144,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_tail.sm_90-nvidia-h200.2e3797eee417.20261130T084917Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.2399491985861617,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/nccl_4.sm_90-nvidia-h200.10540aacfc58.20261130T084916Z.json',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'serial',
@@ -5244,69 +5167,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.02191162506909683,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial_sm.sm_90-nvidia-h200.8ec05cf676fe.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.2658603525768455,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_12_tail.sm_90-nvidia-h200.dccdcc671ee3.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.1771245063969744,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_16.sm_90-nvidia-h200.7b09f7ec3026.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.6017269820420001,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_4.sm_90-nvidia-h200.571f2f97cd40.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.0027443893749063974,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8.sm_90-nvidia-h200.248b8edf197d.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.010149045542130808,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8_tail.sm_90-nvidia-h200.ded54a7cd793.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 117457920, 'size': 352339968, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -5320,7 +5237,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700'),
+                        'sm_90': Build('a9e53e62875bd7551f0d91a349a3f5c5a969c71a0018958961ac0df0bcc922ca'),
                     },
                     kernels={
                     },
@@ -5337,7 +5254,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '2f7e9b80b7b00a086cc1e98c4f2a9673daa5831db5d89cbf5d01ac820ea134eb'),
+                        'sm_90': Build('6cd61270d300a681160a0007a45bf70eadb7a9170c65d078f83db12426bbe7b4', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '605ac947e6e6ec83ac8c6591e22d44469ce5d7382b937d43a99207ba2da250e3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5347,17 +5264,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49'),
+                        'sm_90': Build('68d95140b700e6f1fa295f2d12e003d5a969cec3f9868537de83b359c6c21427'),
                     },
                     kernels={
                     },
@@ -5374,7 +5291,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '715d8d5a2ff722055a59f8b634868cde781c2301ff0de8aba4e1c1ee9dc27086'),
+                        'sm_90': Build('d506f665d72f460c4d4b5dd367e5b3a08ca8b403b799e282aa9faee64da97f72', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', 'b433802f712bce94a3784b0ce57aa4f3205ba222ba4c2e33cf1d2a4a25385770'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5384,17 +5301,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', '63ae1caedbddee077b57ff90d605698e08b67701b8a2587ebcd395b7b166fb6c'),
+                        'sm_90': Build('84736a1efdda8e12c5a9f155b15afd2695f0fe78f69f9fd76fdbdcbd8c0b7721', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'fab243484c24ebf8400895e62d94ebac257b39c5ae2376d77309b9a3a572f1df'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5404,17 +5321,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '976c2035d682820fb49d777cee03be31f2b23e01ec6221438c0f45153e587808'),
+                        'sm_90': Build('a38727d6448c0c83cb0d06af3d8d6f5e520a94690bd3cb405ea5394b5417afbc', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '07b1f7ddf799389fcde0bcacfe1785cbfd669e7d48a0fe7a009621e98ace9080'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5424,17 +5341,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '62ed2d724d8ce1aed7ca34d2304a22781f27acf75be88a14ef95f9af944f1aee'),
+                        'sm_90': Build('381e78eb035b210eecff2a0fc555d7faeef00185457554c4bd18a57553a0b65c', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '1bc2d635b1b36b1c00eaf1c7a01cc4c6146cf8284e14013e184bc428bed593f0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5444,17 +5361,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', 'bb58de707710c9272aabab3d3bdca71962d0afa9d2f34d3ea4c088fb32ee0b8c'),
+                        'sm_90': Build('a0622a0a4622191b5f760ca37cb2ffec1b24c6a55ecf8628eb1a96bcaa460422', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '4c325714fdcb2ef9d852697b515fc3351a0c9f28caebab55ca2c90b07829f1da'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5464,20 +5381,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', '282826684cd2a6c7524ffbf1802c52fc540fddf9cab383e7fdf5c083ca25bbad'),
+                        'sm_90': Build('5cfc207cb113d2326a2fc7980e6f8b1fd720777703b9a52a84ace2e25d01ab90', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'e2d85ef02bf0b8bab140654f2b783bd90799a1e5a9f07b77e21a0e5bff58be85'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5486,20 +5403,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '53e6bdbee920970c776d6fcdeda7b9a11be666f8f2f99d7dce5e27c0d341d481'),
+                        'sm_90': Build('dc6818aae55925565eec1e50ea6a67e94a155c5286507eca759cf862a10deb06', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '12bf4b77eaf7d68ee7953434c5e202c7df2c8ee9037aed3f85329ad3dc970bce'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5508,20 +5425,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'feb478c099beecf660a965703d4e9b9365aa9f24a92a031ed3e31538ccf37c0b'),
+                        'sm_90': Build('9cd91f5e3db473a94792292a4b2b45602910c3c804ceb76b0722665b8af8e77b', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'ad0a0c18254826517eeb2800f6abc379c719fd851c80fc000a3cd48206f280ab'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5530,20 +5447,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '124b1761ce80f33d06f773d1f3c7bfed14c34af12f9490c0b661f33baef7436c'),
+                        'sm_90': Build('dfd4490c71bca08f761a333e691632c83e8112c507d58f6e15cd8c6c0609fc91', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '824ee7f289d8ae6c1b1e7a683bfdc000b916ea4f71643b2d0ccce5a2930456ef'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5552,10 +5469,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -5564,54 +5481,49 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.010217921590476187,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_4.sm_90-nvidia-h200.9be6aa1a0035.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'd7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.02910921602050731,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_between.sm_90-nvidia-h200.a4e33ab0f5da.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.01782566635221483,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_free.sm_90-nvidia-h200.f2e9594108b5.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.014764253664188542,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_tail.sm_90-nvidia-h200.5c2c298a939e.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.020846659239199705,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/nccl_4.sm_90-nvidia-h200.65b145576a69.20261130T055523Z.json',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'serial',
@@ -5627,69 +5539,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.04337206693239937,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/serial_sm.sm_90-nvidia-h200.fbf4cc8443d4.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.0012288770719128816,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_12_tail.sm_90-nvidia-h200.adc40f0d82d7.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.1517388706819871,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_16.sm_90-nvidia-h200.fbea25da6895.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.06646107652022515,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_4.sm_90-nvidia-h200.f8f21eb96be4.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.005986664459344815,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8.sm_90-nvidia-h200.46b6bc4d1dc8.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.06701700984773284,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8_tail.sm_90-nvidia-h200.58a029680d9b.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 117457920, 'size': 352339968, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -5703,7 +5609,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700'),
+                        'sm_90': Build('a9e53e62875bd7551f0d91a349a3f5c5a969c71a0018958961ac0df0bcc922ca'),
                     },
                     kernels={
                     },
@@ -5720,7 +5626,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '2f7e9b80b7b00a086cc1e98c4f2a9673daa5831db5d89cbf5d01ac820ea134eb'),
+                        'sm_90': Build('6cd61270d300a681160a0007a45bf70eadb7a9170c65d078f83db12426bbe7b4', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '605ac947e6e6ec83ac8c6591e22d44469ce5d7382b937d43a99207ba2da250e3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5730,17 +5636,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49'),
+                        'sm_90': Build('68d95140b700e6f1fa295f2d12e003d5a969cec3f9868537de83b359c6c21427'),
                     },
                     kernels={
                     },
@@ -5757,7 +5663,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '715d8d5a2ff722055a59f8b634868cde781c2301ff0de8aba4e1c1ee9dc27086'),
+                        'sm_90': Build('d506f665d72f460c4d4b5dd367e5b3a08ca8b403b799e282aa9faee64da97f72', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', 'b433802f712bce94a3784b0ce57aa4f3205ba222ba4c2e33cf1d2a4a25385770'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5767,17 +5673,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', '63ae1caedbddee077b57ff90d605698e08b67701b8a2587ebcd395b7b166fb6c'),
+                        'sm_90': Build('84736a1efdda8e12c5a9f155b15afd2695f0fe78f69f9fd76fdbdcbd8c0b7721', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'fab243484c24ebf8400895e62d94ebac257b39c5ae2376d77309b9a3a572f1df'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5787,17 +5693,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '976c2035d682820fb49d777cee03be31f2b23e01ec6221438c0f45153e587808'),
+                        'sm_90': Build('a38727d6448c0c83cb0d06af3d8d6f5e520a94690bd3cb405ea5394b5417afbc', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '07b1f7ddf799389fcde0bcacfe1785cbfd669e7d48a0fe7a009621e98ace9080'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5807,17 +5713,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '62ed2d724d8ce1aed7ca34d2304a22781f27acf75be88a14ef95f9af944f1aee'),
+                        'sm_90': Build('381e78eb035b210eecff2a0fc555d7faeef00185457554c4bd18a57553a0b65c', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '1bc2d635b1b36b1c00eaf1c7a01cc4c6146cf8284e14013e184bc428bed593f0'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5827,17 +5733,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', 'bb58de707710c9272aabab3d3bdca71962d0afa9d2f34d3ea4c088fb32ee0b8c'),
+                        'sm_90': Build('a0622a0a4622191b5f760ca37cb2ffec1b24c6a55ecf8628eb1a96bcaa460422', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '4c325714fdcb2ef9d852697b515fc3351a0c9f28caebab55ca2c90b07829f1da'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5847,20 +5753,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', '282826684cd2a6c7524ffbf1802c52fc540fddf9cab383e7fdf5c083ca25bbad'),
+                        'sm_90': Build('5cfc207cb113d2326a2fc7980e6f8b1fd720777703b9a52a84ace2e25d01ab90', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'e2d85ef02bf0b8bab140654f2b783bd90799a1e5a9f07b77e21a0e5bff58be85'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5869,20 +5775,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '53e6bdbee920970c776d6fcdeda7b9a11be666f8f2f99d7dce5e27c0d341d481'),
+                        'sm_90': Build('dc6818aae55925565eec1e50ea6a67e94a155c5286507eca759cf862a10deb06', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '12bf4b77eaf7d68ee7953434c5e202c7df2c8ee9037aed3f85329ad3dc970bce'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5891,20 +5797,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'feb478c099beecf660a965703d4e9b9365aa9f24a92a031ed3e31538ccf37c0b'),
+                        'sm_90': Build('9cd91f5e3db473a94792292a4b2b45602910c3c804ceb76b0722665b8af8e77b', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'ad0a0c18254826517eeb2800f6abc379c719fd851c80fc000a3cd48206f280ab'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5913,20 +5819,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '124b1761ce80f33d06f773d1f3c7bfed14c34af12f9490c0b661f33baef7436c'),
+                        'sm_90': Build('dfd4490c71bca08f761a333e691632c83e8112c507d58f6e15cd8c6c0609fc91', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '824ee7f289d8ae6c1b1e7a683bfdc000b916ea4f71643b2d0ccce5a2930456ef'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5935,10 +5841,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -5947,54 +5853,49 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.024761859891291538,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_4.sm_90-nvidia-h200.4015c051153d.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'd7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.09285807155437675,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_between.sm_90-nvidia-h200.ad28b928fbed.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.019233644576111653,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_free.sm_90-nvidia-h200.32acaca0b16e.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.052130474593855114,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_tail.sm_90-nvidia-h200.c06d010a6dd0.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.0035829264179219056,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/nccl_4.sm_90-nvidia-h200.24f5c5a2586e.20261130T055523Z.json',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'serial',
@@ -6010,69 +5911,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.028486873858227568,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/serial_sm.sm_90-nvidia-h200.8ca26deea4ac.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.03741572655222458,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_12_tail.sm_90-nvidia-h200.cee0805734da.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.14422308831137043,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_16.sm_90-nvidia-h200.fc1050ea0f10.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.26616843806814483,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_4.sm_90-nvidia-h200.304e09a73dff.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.04568985691282457,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8.sm_90-nvidia-h200.2aa279d932c7.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.0707415714734807,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8_tail.sm_90-nvidia-h200.58f935b2c177.20261130T055523Z.json',
                     compiler='12.9',
-                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 117457920, 'size': 352339968, 'on_request': 1},
         ),
         Workload(
             family='hyper_connection',

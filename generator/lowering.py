@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ..specs import CandidateSpec, TreeSpec, WorkloadSpec
-from ..table import OVERLAP, CtaRecord, FamilyEntry, Launch
+from ..table import DISAGREEMENT, OVERLAP, CtaRecord, FamilyEntry, Launch
 
 
 class NotGenerated(Exception):
@@ -54,7 +54,7 @@ class LoweringModule(Protocol):
     - `ROUTES: tuple[str, ...]`: the routes that thresholds choose between, in the order in which they serve growing
       values of the interval.
     - `WAITS: Mapping[int, str]`: what a rank may wait for, by the number that kernels put into the channel's error
-      record: `a packet`. The number `table.OVERLAP` is taken.
+      record: `a packet`. `table.OVERLAP` and `table.DISAGREEMENT` are taken.
     - `CTA_RECORD: CtaRecord`: what CTAs that waited for each other in vain leave in the state `record`.
     - `FUNCTIONS: Mapping[str, str]`: more functions of the dispatch module, by the op's methods.
 
@@ -81,10 +81,11 @@ def family_entry(name: str, module: object, lowerings: Iterable[Lowering]) -> Fa
         ScheduleError: a wait has the number of an overlap.
     """
     waits: Mapping[int, str] = getattr(module, "WAITS", {})
-    if OVERLAP in waits:
+    taken = {OVERLAP: "two calls met on the channel", DISAGREEMENT: "a peer has made another call"}
+    for number in taken.keys() & waits.keys():
         raise ScheduleError(
-            f'family {name} calls wait {OVERLAP} "{waits[OVERLAP]}", but in an error record this number says that '
-            "two calls met on the channel; take another number"
+            f'family {name} calls wait {number} "{waits[number]}", but in an error record this number says that '
+            f"{taken[number]}; take another number"
         )
     return FamilyEntry(
         name,

@@ -61,6 +61,10 @@ class Overlap(ChannelError):
     """Two calls used one channel at the same time."""
 
 
+class OtherCall(ChannelError, Disagreement):
+    """Ranks made different calls on one channel: of another kind or size, or by another route."""
+
+
 class PeerTimeout(ChannelError):
     """A rank waited in vain for a peer."""
 

@@ -14,8 +14,8 @@ from ...generator.literals import float_literal
 from ...generator.lowering import Lowering, ScheduleError
 from ...specs import CandidateSpec, WorkloadSpec
 from ...table import Launch, laid_out
-from ..all_reduce.lowering import POISON, WORD_TYPE
-from ..all_reduce.workload import CHANNEL_CTAS, LAYOUT_VERSION, WORD, meeting_parts
+from ..all_reduce.lowering import POISON, WORD_TYPE, meeting_constants
+from ..all_reduce.workload import WORD, meeting_parts
 from .spec import MAX_SLICES, MAX_THREADS, WARP, Grid, Linear, Pulling, SlicedCopyEngine
 from .workload import ELEMENT, LinearAllReduceWorkload
 
@@ -24,7 +24,7 @@ QUANTISE_CTAS = 1056
 QUANTISE_STEPS = 4
 """Words of a row that a thread keeps in registers; with twice as many, CTAs of 1,024 threads spill."""
 LEAST_SCALE = 1 / (448 * 512)
-CAPABILITY = "linear_all_reduce_layout_1"
+CAPABILITY = "linear_all_reduce_layout_2"
 """Names `channel_layout`; ranks whose layouts differ can't talk."""
 ARGUMENTS = {
     "channels": "pointers[{}]",
@@ -139,6 +139,7 @@ def _exchange(workload: LinearAllReduceWorkload, candidate: Grid, layout: dict[s
     meeting = (1, WARP) if isinstance(candidate, SlicedCopyEngine) else (candidate.ctas, candidate.threads)
     at_once = candidate.loads_in_flight if isinstance(candidate, Pulling) else 1
     return {
+        **meeting_constants(workload, candidate, _peer_kernels(candidate)),
         "words_at_once": at_once,
         "sums_at_once": max(1, at_once // workload.world_size),
         "world_size": workload.world_size,
@@ -151,8 +152,6 @@ def _exchange(workload: LinearAllReduceWorkload, candidate: Grid, layout: dict[s
         "word_type": WORD_TYPE[WORD],
         "poison": POISON[WORD],
         "layout": layout,
-        "layout_version": LAYOUT_VERSION,
-        "channel_ctas": CHANNEL_CTAS,
     }
 
 
@@ -163,7 +162,7 @@ def _peer_kernels(candidate: Grid) -> dict[str, Launch]:
         return {"reduce": Launch(grid=grid, block=block, args=args, resident=True)}
     one, warp = (1, 1, 1), (WARP, 1, 1)
     return {
-        "meet": Launch(one, warp, ("channels", "rank_base", "timeout_ns"), resident=True),
+        "meet": Launch(one, warp, ("channels", "at", "numel", "rank_base", "timeout_ns"), resident=True),
         "add": Launch(
             grid, block, ("channels", "at", "fetched", "stride", "result", "begin_at", "numel", "rank_base")
         ),

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ...table import OVERLAP, Table
+from ...table import DISAGREEMENT, OVERLAP, Table
 from ..async_record import AsyncRecord
 from ..current import capture_query, capturing
-from ..errors import ChannelError, Overlap, PeerTimeout
+from ..errors import ChannelError, OtherCall, Overlap, PeerTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,6 +143,7 @@ class Channel:
         Raises:
             PeerTimeout: a peer didn't come.
             Overlap: two calls used the channel at the same time.
+            OtherCall: a peer made another call than this rank.
         """
         self._raise(self._record.read())
 
@@ -162,13 +163,19 @@ class Channel:
             self._raise(self._record.look() or [])
 
     def _failure(self, rank: int, words: list[int]) -> ChannelError:
-        _, _, peer, waited_for, expected, seen, cta, _ = words
+        _, _, peer, waited_for, expected, seen, cta, own = words
         expected, seen = expected % 2**32, seen % 2**32
         if waited_for == OVERLAP:
             return Overlap(
                 f"rank {rank} used channel {self.plan.name} in two calls at the same time (call {expected}, CTA "
                 f"{cta}); use it on one stream, or give every stream a channel of its own, then call reset() on "
                 "all ranks"
+            )
+        if waited_for == DISAGREEMENT:
+            return OtherCall(
+                f"rank {rank} found rank {peer} in another call on channel {self.plan.name} (call {expected}, CTA "
+                f"{cta}; digest {own % 2**32:#x} here, {seen:#x} there): another kind, size or route; let all ranks "
+                "make the same calls in the same order, with the same options, then call reset() on all ranks"
             )
         awaited = self.plan.waits.get(
             waited_for, f"wait {waited_for}, which the dispatch table doesn't name,"

@@ -92,6 +92,7 @@ class ChannelOwner(ABC):
         Raises:
             PeerTimeout: a peer didn't come to a call.
             Overlap: two calls used a channel at the same time.
+            OtherCall: a peer made another call than this rank.
         """
         for channel in self._channels.values():
             channel.check()

@@ -110,7 +110,7 @@ def test_each_rank_has_its_own_tensors_and_all_a_channel_with_the_case_in_it(ses
     for rank, channel in enumerate(channels):
         held = channel.array[offsets["inputs"] : offsets["inputs"] + 400].view(np.uint16)
         assert np.array_equal(held, run.inputs["inputs"][rank].view(torch.int16).numpy().view(np.uint16))
-        assert channel.array[offsets["epochs"] : offsets["epochs"] + 4].tobytes() == b"\xff" * 4
+        assert channel.array[offsets["ticket"] :][:8].tobytes() == bytes(4) + b"\xff" * 4
     assert [buffer.array.nbytes for buffer in run.program.buffers["outputs"]] == [400] * 4
     assert len({expected.tobytes() for expected in run.expected.values()}) == 1
 
@@ -259,8 +259,8 @@ def test_a_wrap_is_in_the_middle_of_the_runs(session, local):
     case = Case("staged", "wrap", 1, 300)
     (result, comm) = local(work, "tagged", [case])
     assert result.passed
-    epochs = comm.channel("mini").memory[:, : work.channel["tickets"]].view(torch.int32)
-    assert set(epochs.reshape(-1).tolist()) == {3}
+    tickets = comm.channel("mini").memory[:, work.channel["ticket"] :][:, :8].contiguous().view(torch.int32)
+    assert tickets.tolist() == [[0, 3], [0, 3]]
 
 
 def test_a_wrong_value_of_a_local_rank_is_found_and_left(session, local, tmp_path):

@@ -134,7 +134,7 @@ def test_the_librarys_channels() -> None:
     plans = {plan.name: plan for plan in channel_plans(table, 4)}
     assert {"all_reduce_7168", "all_reduce_3584_7168"} <= set(plans)
     assert plans["all_reduce_7168"].offsets["capacity"] == 29360128
-    assert plans["all_reduce_7168"].capabilities == {"all_reduce_layout_2"}
+    assert plans["all_reduce_7168"].capabilities == {"all_reduce_layout_3"}
     assert [plan.name for plan in channel_plans(table, 4, ["all_reduce_7168"])] == ["all_reduce_7168"]
     assert channel_plans(table, 3) == []
 

@@ -11,8 +11,9 @@ import torch
 from harness.workspaces import load_module
 from kernwright.emulator.module import EmulatedCommunicator
 from kernwright.families.all_reduce.reference import in_rank_order
-from kernwright.runtime import ChannelError, Overlap, PeerTimeout
+from kernwright.runtime import ChannelError, OtherCall, Overlap, PeerTimeout
 from kernwright.runtime.communicator.channel import Channel
+from kernwright.table import DISAGREEMENT, OVERLAP
 
 HERE = Path(__file__).parent
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -278,6 +279,7 @@ def test_a_named_channel_is_the_only_one(mini: Any, ranks: Any) -> None:
 def record(channel: Channel, rank: int, *words: int) -> None:
     begin = channel.plan.offsets["record"]
     channel.memory[rank, begin : begin + 32].view(torch.int32)[:7] = torch.tensor(words, dtype=torch.int32)
+    channel.memory[rank, channel.plan.offsets["ticket"] + 3] = 0x80  # as kernels leave it
 
 
 def test_a_failed_channel_says_who_and_works_after_reset(mini: Any, ranks: Any) -> None:
@@ -300,8 +302,13 @@ def test_a_failed_channel_says_who_and_works_after_reset(mini: Any, ranks: Any) 
     comm.reset()
     assert equal(mini.all_reduce(tensor, comm=comm), expected(tensor))
     comm.check()
-    record(comm.channel("mini"), 0, 1, 0, 0, 3, 9, 1, 0)
+    record(comm.channel("mini"), 0, 1, 0, 0, OVERLAP, 9, 1, 0)
     with pytest.raises(Overlap, match="rank 0 used channel mini in two calls at the same time"):
+        comm.check()
+    record(comm.channel("mini"), 0, 1, 0, 1, DISAGREEMENT, 9, 0x1F, 0)
+    with pytest.raises(
+        OtherCall, match=r"rank 0 found rank 1 in another call on channel mini \(call 9, CTA 0;"
+    ):
         comm.check()
 
 

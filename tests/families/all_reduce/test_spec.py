@@ -64,9 +64,9 @@ def test_a_workload_is_a_dtype_and_a_world_size() -> None:
 def test_the_channel_follows_from_the_workload() -> None:
     small, large = (ChannelLayout.of(w) for w in spec().workloads()[:2])
     assert small.capacity == 1_000_000
-    assert (small.epochs, small.tickets, small.record, small.flags) == (0, 1024, 2048, 2304)
-    assert small.packets - small.flags == 2 * 256 * 2 * 4
-    assert large.packets - large.flags == 2 * 256 * 8 * 4
+    assert (small.ticket, small.departures, small.record, small.flags) == (0, 256, 512, 768)
+    assert small.packets - small.flags == 2 * 2 * 256 * 2 * 8  # parities, barriers, CTAs, peers
+    assert large.packets - large.flags == 2 * 2 * 256 * 8 * 8
     assert small.staged - small.packets == 2 * 2 * 2 * 65536
     assert large.scratch - large.staged == 2_000_128  # two copies, to the next multiple of 256
     assert (large.inputs - large.scratch, small.inputs - small.scratch) == (125_184, 500_224)

@@ -40,7 +40,7 @@ class OneOfTwo:
     """A rank of the pair."""
 
     world_size, local_ranks, layout_version = 2, 1, LAYOUT_VERSION
-    capabilities = frozenset({"linear_all_reduce_layout_1"})
+    capabilities = frozenset({"linear_all_reduce_layout_2"})
     group = None
     timeout_ns = 10_000_000_000
 

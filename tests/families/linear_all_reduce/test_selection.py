@@ -25,7 +25,7 @@ class Comm:
     """Two ranks that own every channel."""
 
     rank, world_size, local_ranks, layout_version = 0, 2, 1, 1
-    capabilities = frozenset({"linear_all_reduce_layout_1"})
+    capabilities = frozenset({"linear_all_reduce_layout_2"})
     device = torch.device("cpu")
     group = None
 
