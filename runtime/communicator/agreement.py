@@ -16,6 +16,7 @@ from ...version import VERSION
 from .. import policy as policies
 from ..device import current
 from ..errors import Disagreement
+from ..loader import compilers
 from . import LAYOUT_VERSION
 from .channel import ChannelPlan
 
@@ -49,7 +50,7 @@ class Statement:
     policy: str = ""
     """The policy in force where no call says otherwise, and strict mode."""
     versions: str = ""
-    """Of the toolkit, the table's data model and the channels' layout."""
+    """Of the toolkit, the table's data model, the channels' layout and the compilers."""
     digests: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """What decides calls, by spec; see `route_digests`."""
 
@@ -76,9 +77,14 @@ def statement(
         timeout_ns,
         tuple(channels),
         policy=f"{policies.current()}{', strict' if policies.strict() else ''}",
-        versions=f"kernwright {VERSION}, table format {FORMAT}, channel layout {LAYOUT_VERSION}",
+        versions=f"kernwright {VERSION}, table format {FORMAT}, channel layout {LAYOUT_VERSION}, {_compilers()}",
         digests=digests,
     )
+
+
+def _compilers() -> str:
+    """Records are of one compiler's machine code, so it decides, too."""
+    return f"NVRTC {', '.join(version or 'none' for version in compilers())}"
 
 
 def _gpu(device: torch.device) -> tuple[str | None, tuple[str, ...], int]:
