@@ -27,8 +27,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('6c1d0a657bb1070c76547f8c2729c5a11f3f3f278dbdb63eb6e5be70f663e526', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', '028c1606d3f089266b8b105ee18b51951b7121710bb0f8fc90c8d013b9e573e2'),
-                        'sm_90': Build('e160e31bf71cd28ba440ce45aa18d62c06a8f7c807dc60024834dcf69e11aeda', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', '028c1606d3f089266b8b105ee18b51951b7121710bb0f8fc90c8d013b9e573e2'),
+                        'sm_80': Build('14c58b7dd143cdffccd8336344b44e85a006bbf300aaaaeade01ebc148c13c65', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', 'd050349d6553fac754664b245c335b016c1d022336b113e8092baa695c22f209'),
+                        'sm_90': Build('2f0c664cc2fb060ec584122b2181e46edbe74630bfab880ab81f3e769bcbe6d3', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', 'd050349d6553fac754664b245c335b016c1d022336b113e8092baa695c22f209'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -50,8 +50,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('b64c40fc594941768b9fec9a2765359975c7816f98a8d03cf8c91dc9f1d26959', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '24778ad6e0f5ee95645540de273eeab820edfac97b11ffb5fd99fe0024b6740d'),
-                        'sm_90': Build('3749f7d856233c23d8242e8dd8ed838f82e3194193cd6403ccc782daf173d205', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '24778ad6e0f5ee95645540de273eeab820edfac97b11ffb5fd99fe0024b6740d'),
+                        'sm_80': Build('800a0bb9a50cf24b0c0fa7aa57ca72149c4305b2958d24a0a5ad02dacb3278d9', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', 'cae815523295e34cd336311f8e55e7333c9ca94a614ad88c7e0f432346609c2b'),
+                        'sm_90': Build('6111b75b9d2a2591c4707fcbb1444eec9556a5b68afb9f776c68790ef64a5e78', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', 'cae815523295e34cd336311f8e55e7333c9ca94a614ad88c7e0f432346609c2b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -73,8 +73,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('affc326e58874f13e5a3fade508be9dde7ecaf0726c89afdfa058ab29948723b', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', '30e490ed8bfdd2b56d0715807cffaa5a1661f3c8ccb0231f0ae876d07cd4073a'),
-                        'sm_90': Build('d55d6feadb579acb046e6420876ff1e42cb3a8f6f5bda73c3f1df6e3754ecea5', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', '30e490ed8bfdd2b56d0715807cffaa5a1661f3c8ccb0231f0ae876d07cd4073a'),
+                        'sm_80': Build('5c092829d40b0264860df5d434c6ae3aa939a867b7cc8730d67e4d9fecd29d6c', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', 'bb06457736513552bcde4741547918d9582d9636a58bae4a0168cceb53385d14'),
+                        'sm_90': Build('0c46a158ebe6b387f3214d8e6aea7f2664237130d54ae5440d07ed985a3aa61b', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', 'bb06457736513552bcde4741547918d9582d9636a58bae4a0168cceb53385d14'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -96,8 +96,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('0cb78344de81f4743172212beaecb9ab8ac296725adb531d962b3b79b527e9d2', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'f308e5b317a3d0b8b5529b9b8c9411f960635dec538148d1785e590d07b9f91a'),
-                        'sm_90': Build('5687e7a11a566c14ea4584f0e28ba38e7b1e18918bb5dca691d3e567ffe52a63', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'f308e5b317a3d0b8b5529b9b8c9411f960635dec538148d1785e590d07b9f91a'),
+                        'sm_80': Build('b55b48868b5e5bcc46e6fee97f87b0f2a4f6333e3b99c2cbb2ea84bf33706206', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'e40b81b8ac59a83c06280cd8c4f279802c1f82dcb5f5267d42dccb7a1a1ba9f3'),
+                        'sm_90': Build('95c6218d099474af52f24a97ed2f78dfe64edd59f96813da1d4f97f2263d76b4', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'e40b81b8ac59a83c06280cd8c4f279802c1f82dcb5f5267d42dccb7a1a1ba9f3'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -134,8 +134,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('3b792ce1cdb6ce69cd7c6ed48444d1b3840b73cd27f9d78795dd5a1346cae9c0', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', '0ed2c58884714af2e64681a34ba7bed3a37103da84f9dc12707a85eea602d976'),
-                        'sm_90': Build('d0383c7d3fd0c12651035a86a5ad43a8548122402fe8fcf9d712d94de4e82663', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', '0ed2c58884714af2e64681a34ba7bed3a37103da84f9dc12707a85eea602d976'),
+                        'sm_80': Build('0c6e9654143e9409eee734f5e698d995d6a6e7a3f8c2cafbd643cfd46c68d8b3', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', 'c5b273ea4b7459bbe45f068ae61a35fb053d87924cac66350215a28bca5a11e5'),
+                        'sm_90': Build('89a41a2c9a10b048f1c89d07c5f066dd1814a21bdcf05554263fd9f5cfee33e1', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', 'c5b273ea4b7459bbe45f068ae61a35fb053d87924cac66350215a28bca5a11e5'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -157,8 +157,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('dcf260b8e43aa5d52f11c5cac7e836aa2f12d8fac66cdba4de9a96c2967b038f', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '24e50a56f18e4f095a496db3e38327cbd3725e956b4d6f36eb9b59f5939191e9'),
-                        'sm_90': Build('5d6cacc7e743edad2e4daa27b11b1d53168c7b9c2c5c3fc33417f33e9ff49e3b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '24e50a56f18e4f095a496db3e38327cbd3725e956b4d6f36eb9b59f5939191e9'),
+                        'sm_80': Build('00ed3ce6b605cc51bff6b0bf78a47330e334fb2d3c1b3590c4878d67457471c8', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '6051222f01973b115f977d8003eb6a6711a540682a0e3c334a0fe5dcbd53ff58'),
+                        'sm_90': Build('b07352e30eac9e7823f4a2fb67a4d72bd5fe072b8395279b5f4d08c5ed184f9c', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '6051222f01973b115f977d8003eb6a6711a540682a0e3c334a0fe5dcbd53ff58'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -180,8 +180,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('56dc010ddb10c43d27e9a4328adeee63d8276d0884a04e1e6efd77700ab3416d', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '226d8f95f256d28da70d03308f3eb9d613b39fbae6f34d21caabf049c0225266'),
-                        'sm_90': Build('501b3b3c83e3b07eb8e36bb78291b21ff311107f67a0e846f625a369af2f6aa5', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '226d8f95f256d28da70d03308f3eb9d613b39fbae6f34d21caabf049c0225266'),
+                        'sm_80': Build('d371c41ce253577f19201fbf25615c5db740dd141bbcb3590f2d7e00f1551273', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '83461448ad175e46e7d51184aa811defbae749617ba0f92255f50da4e2ccc6c8'),
+                        'sm_90': Build('8b382da645a556c8307e1e6962679037ef861978899d9e0beee1d3126e2c8e32', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '83461448ad175e46e7d51184aa811defbae749617ba0f92255f50da4e2ccc6c8'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -203,8 +203,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('b1cf191c5f5eb714e0fd7b440a54455f123002652ae32a9e4a9929df59b6b0f5', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '72f291cf87d13150e8b9815b209fe8a8ac4dbd072fc282e2fbe840930acf83ec'),
-                        'sm_90': Build('0f805954a9e7f52dd62897ff147f0980e33fde93df8a0d4ddfbab83cfe0394ae', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '72f291cf87d13150e8b9815b209fe8a8ac4dbd072fc282e2fbe840930acf83ec'),
+                        'sm_80': Build('fb78804a58fb651e1920210cc876a50573168ee322d1a1c020778bfa98efb5b6', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '993cce9f933e712a2ca01dbd908aadd0bd9fba1934bd1e7f78bca2735ca6da9e'),
+                        'sm_90': Build('99a046a44ef9ddc066d6725153f4225a74fe36f49412e65acbe877f5894338b8', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '993cce9f933e712a2ca01dbd908aadd0bd9fba1934bd1e7f78bca2735ca6da9e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -242,8 +242,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('165082fe3a5db9b2b8a8a78b2c44dcb3d0865140d1b40756edc1770db36fd2a1', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '3e802d85f6e82a2513289872a60b80940edd2ce742e5bdfbfea839c03b601550'),
-                        'sm_90': Build('4233c318646bb524d0521aa512fc27c032c6e3dd8657237792300f001f9cc215', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '3e802d85f6e82a2513289872a60b80940edd2ce742e5bdfbfea839c03b601550'),
+                        'sm_80': Build('34ee85a97d0e99e725af980d4a536c42c0d38b3ffb8cb8a62a8f66048d490915', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', 'c2a1233c6062bf13aae5f3deeb9298aa7ab6047782f37e06f6753b3714121aef'),
+                        'sm_90': Build('1cee3c3d647d581ef005fd1de7c71af64f91be9bec3ba74f77111ab1b6cc4af8', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', 'c2a1233c6062bf13aae5f3deeb9298aa7ab6047782f37e06f6753b3714121aef'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -265,8 +265,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('fd01b58f991ddab0c169661a9a0476d8964322f693646a6b67938bb00a7e2b2b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', '478a0a546cfdddfe7893505afff739b283c7651a964666b420a64f1a095d443e'),
-                        'sm_90': Build('c74be80d85a21e7b6dff3c95845fbb9042f3d026b8f948d5e22e7dd0657ab873', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', '478a0a546cfdddfe7893505afff739b283c7651a964666b420a64f1a095d443e'),
+                        'sm_80': Build('c409dae9572bb38bdb1fe813acab2a49eba44fb7de135aae262d2453d03d6a38', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', 'd73c05602ae868b00438e7c6559ca423f941ba8e7a13c971acf720df05d06598'),
+                        'sm_90': Build('6a126091f012076ab5258f77a3b019d3b4ee235c3dc6ef1f184fcfb803c5fdde', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', 'd73c05602ae868b00438e7c6559ca423f941ba8e7a13c971acf720df05d06598'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -288,8 +288,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('326fcf3f7f3ad29e46872dcf33a66f9be3dc041488d91fbcdd6168dc15781fd9', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '37de3ba5fd1ebfac67b7cbd9f6fed870113016767fd3fe950988aa3b83ce8956'),
-                        'sm_90': Build('92a7e01d82a34ea79bb0a3d65f5b977985f8f651e9e7e2e6bce7bf68b1c0f322', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '37de3ba5fd1ebfac67b7cbd9f6fed870113016767fd3fe950988aa3b83ce8956'),
+                        'sm_80': Build('781fc21074223a61c0ec8c9eee31e9424a191233088ec5985138a7aabc130607', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', 'f81e59e8c64b276e3973795c9a00a0d94310ede37c7af2f7152d230378ad2511'),
+                        'sm_90': Build('5adae402c85af27530b3dbc6d0f7f6c2f8c65644847e84f9b10ec4d3d0305205', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', 'f81e59e8c64b276e3973795c9a00a0d94310ede37c7af2f7152d230378ad2511'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -311,8 +311,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('0a713bf7112293f5201c466b33fb3803891341b82e12c7be51ce3a3c32bb1908', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', '3ef0d2ef743f268b869837458aecd9320bde33bc35e0bc6698ab38e301a0294a'),
-                        'sm_90': Build('dfb5813fce26f82071d4837019905949af62c9a790724ccf50f534e6dbb76b4d', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', '3ef0d2ef743f268b869837458aecd9320bde33bc35e0bc6698ab38e301a0294a'),
+                        'sm_80': Build('14a719303372eb5732b5aa0e9e0eb379063ae43bf63648b763dd875cabe4f444', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', '9ae4f2100bbc4a7bf75266e5f06b9142715967582bdcd3ce87f245d70da6c30d'),
+                        'sm_90': Build('32299d2f4c671f5347b50c0149b75fa9aa055d4f97b80f1b042abfd0c7a7e94a', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', '9ae4f2100bbc4a7bf75266e5f06b9142715967582bdcd3ce87f245d70da6c30d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -350,8 +350,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('efeafdb0caeb430c1f1330523ccbac465f229473ebc6e1191972e5606d0ea69b', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', '816984cd12b92e9a9037add1602df9717e11380d740882f32725e9187eff1a0e'),
-                        'sm_90': Build('0f247cc5bf4d5f76749d3620acca311f015468c2a99fcb47278bd26b460a6266', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', '816984cd12b92e9a9037add1602df9717e11380d740882f32725e9187eff1a0e'),
+                        'sm_80': Build('13a572171e0aee9945043f3b4e820fc07461aa10c52a0c07583ab1b3dd48a8e5', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', '718f54d9b9e2f8b191ea0bfbc0aa90f00ad28c96a9ffd87faeb0a6293541c829'),
+                        'sm_90': Build('9632da5b64707db2e92c0c99f131ee10f18efc71ed8750cd665e0baf982378b6', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', '718f54d9b9e2f8b191ea0bfbc0aa90f00ad28c96a9ffd87faeb0a6293541c829'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -373,8 +373,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('4553d008748deeee938a18471b505380859fdc8e995200fb8f49e18a7b34fdc6', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '52981943dd8a0e2edef544cf2b71f245b57d2c274e8309caf8f067cf258257b8'),
-                        'sm_90': Build('4c5e77da45688ec62f840231365e84c62c4dfcdea806c0243cf9b20733499f27', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '52981943dd8a0e2edef544cf2b71f245b57d2c274e8309caf8f067cf258257b8'),
+                        'sm_80': Build('5986a9448a3771f5a1d314d975d5dd21d0ea63a505c0de725d830abc8a0caee0', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '214da507ff43ca194d5fed381d475c663afbede5c8859e64bf17e31dae15c6af'),
+                        'sm_90': Build('baa0dbe42e042bfde82b2ca0e45d95751d50663119b7044844974c97b34b2911', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '214da507ff43ca194d5fed381d475c663afbede5c8859e64bf17e31dae15c6af'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -396,8 +396,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('69bdd0122beef96052e41c53dd7f07b9724084770cf7e3c4c50f4ef39339cfb7', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', 'ae484ab596662451fb58854ec262b3eb9909f82069739c1b783dbdf10ad3ff4d'),
-                        'sm_90': Build('2ec4ba9b25ecd5af99a0e9aa700292d05f0e18534b91eacb7954e0d78f98737f', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', 'ae484ab596662451fb58854ec262b3eb9909f82069739c1b783dbdf10ad3ff4d'),
+                        'sm_80': Build('99788d7c484d335aff54c0e2b8dc5eda93a99bb9244ed07ebd5793d983fdd046', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', '8d0c408aa9ad6baecd93972a395b987bd981353619091920a4934cc2f4764fb4'),
+                        'sm_90': Build('780c74fef5019cb3a19f1474ff0a4192314c88ef198371e3f5042ee6c2a9e403', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', '8d0c408aa9ad6baecd93972a395b987bd981353619091920a4934cc2f4764fb4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -419,8 +419,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('0a2dd25d545b5b4566ef847cd3f6df3a230d841de5e29364c7602f5fef01d1e5', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', '94cab574346411b6030254a2e71a459d13d696f354ce1008bcd6ab43b9fd24ed'),
-                        'sm_90': Build('750b1414e9acfad984e416142a8c8ad09cadb72087e481af7beba53be75ad6a9', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', '94cab574346411b6030254a2e71a459d13d696f354ce1008bcd6ab43b9fd24ed'),
+                        'sm_80': Build('1453dbf3b9cbdc4bace131a7efd739ba847e4bddc7d4eebe448dbc2411dffb2c', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', 'fb9b3c1b1b748af158a1d7b4a5418b3c349dbd561fc6162f15edb50d347e2d18'),
+                        'sm_90': Build('0e7fbd8258c76636ebe3fedd1599e0f2a7f0076a25ab9d6c8bb3bbfa3be25e0f', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', 'fb9b3c1b1b748af158a1d7b4a5418b3c349dbd561fc6162f15edb50d347e2d18'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -457,8 +457,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c517dc2aed2c5915ee4db34b41e1a04d1a522ae1613fbdfc31f2eb5808fe6099', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', 'f28d37a47d20eb59558ce85143ac343844536da0972fc96c1cbb4cb090a53053'),
-                        'sm_90': Build('656d08e96ea309e297341c9583e32b9dfd55a5ee75a47befa2f3745ffb75b798', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', 'f28d37a47d20eb59558ce85143ac343844536da0972fc96c1cbb4cb090a53053'),
+                        'sm_80': Build('f698928c9ece1554b90f7272043b3caa5dc2f8f87f25a15ed333a762adfda04c', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', '98d769eb76bf705de4d50a267e8c0d89c2873d398808b640f3c22f3b1f2db80c'),
+                        'sm_90': Build('8bb2be045d4bb540524ec1556ce9f869ef36bee48ff2632758d8cea0249e1c44', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', '98d769eb76bf705de4d50a267e8c0d89c2873d398808b640f3c22f3b1f2db80c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -480,8 +480,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('dd7ae86c89783867c3ad90cb40743e5fedb5af6d046de25ff8ed12e0f09e9ef1', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '5f74bfc59532eab9553269ecba5f459d720f1846c3a9748cc2a56ade5beeada5'),
-                        'sm_90': Build('bcd644aa5886ab08aa8e8175534efdac740bc8d83ed5a6e4ff788528b07dc5ef', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '5f74bfc59532eab9553269ecba5f459d720f1846c3a9748cc2a56ade5beeada5'),
+                        'sm_80': Build('859b0ebdf5a766afdaab44f99ccd89900686f7ca882fe37ab5b7287992972f0e', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '7eaf211a18c426840ee3773d77f9c43772534460ad1abe547a8bb6b0ce371a0a'),
+                        'sm_90': Build('acb498d1d0c51e823f19dc283c5aa38ad06b51bfe9902f766ff56b1fecb5195a', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '7eaf211a18c426840ee3773d77f9c43772534460ad1abe547a8bb6b0ce371a0a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -503,8 +503,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('743fb5e8a643c76cf833ba7c5c5c06a35be7b2272dcb46a4033dbba1d959e7fe', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '1f8f434cabf8f5c87351dc1f24e0da66786550136b37e61a12d6fb8c24fb1a4d'),
-                        'sm_90': Build('e7149cc22c26727cebf2c67e018adb81c7ab82fba2628b2cecf7066d99b28e7a', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '1f8f434cabf8f5c87351dc1f24e0da66786550136b37e61a12d6fb8c24fb1a4d'),
+                        'sm_80': Build('625c39fc21ad220cd56aee98475a83c5f77fde60469bcc7845cdb39a545eaa38', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '1b98ee8aae4696b1b12f81bd81f0879cf528b79292045c9983ca1c400486a1ec'),
+                        'sm_90': Build('b38f1073e600d2354c74bb6e425553e14b4c2f73d8193ddc3d707bf3867ef77b', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '1b98ee8aae4696b1b12f81bd81f0879cf528b79292045c9983ca1c400486a1ec'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -526,8 +526,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('10fbc858ed60cdb752ceb02fba77e5340aa37e6b1d8ce8e2fd83bbc0d4a8c6dc', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '428538f64acb838bc242eb9600a15d2b3b8c973d3fdb636d91bcc58a3884a7ff'),
-                        'sm_90': Build('69de0fd6213a797398aba078db329613cdde063148605ac0f0d39bc867cf268e', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '428538f64acb838bc242eb9600a15d2b3b8c973d3fdb636d91bcc58a3884a7ff'),
+                        'sm_80': Build('c492f1e81b62a3e32a3c75c9384011a4e5a2e42df693862aae2e9f628739292a', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '8e16608a69f0b7265b69bd6f04b11617f53838790c4f654ed1582cfd79e1834e'),
+                        'sm_90': Build('d2a7d026b651590770bff7ecd436e59c3a50d2592ed45d49ee705a59a23b286c', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '8e16608a69f0b7265b69bd6f04b11617f53838790c4f654ed1582cfd79e1834e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -565,8 +565,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('79e3a5e0207fdcb75d07925d0e367f272abe8584b2a5d3556146fd27c630ee9a', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', 'ed3227ff7a9c7f411df9fab21df6d9da6641fbbc452729af7fefd8003fee70ac'),
-                        'sm_90': Build('a5ca9412f328c9c8694c10a60abdf2ae486c58480426412ba0e79d7cb567e34b', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', 'ed3227ff7a9c7f411df9fab21df6d9da6641fbbc452729af7fefd8003fee70ac'),
+                        'sm_80': Build('b950013951cb7cc7e1230e8348b73798405500c1b8b2d181b96ccf8013486611', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', '4d09e3f5c87d74c3dc18e5017d3e0287bf36cdbdb8325e6c2755cd068c3f3b52'),
+                        'sm_90': Build('bd49098f8aa36d363fa7d0368230f0c9864b7e1c9e67769710bb5ce6a8e82ab2', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', '4d09e3f5c87d74c3dc18e5017d3e0287bf36cdbdb8325e6c2755cd068c3f3b52'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -588,8 +588,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c30d5510e7c3bc775638b140c9dd1eea2462a141058b23953b10371ebfa4394d', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', 'f40196ede8bb32d3aaa27dcbafd651cd30fb886ced03e289d74383e4581fadd3'),
-                        'sm_90': Build('93b671fae34c87fe52d94ae3a6928444668a015d74035a74043feaf635bcaab6', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', 'f40196ede8bb32d3aaa27dcbafd651cd30fb886ced03e289d74383e4581fadd3'),
+                        'sm_80': Build('10b19da8390870072655145437c1c67f00cd27e17f23862b4edf40af2d30cb06', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', 'fa5bd3c286d7e3b5b238dd959e6732eefe0bc20ee597741cf6f9c33750a22d62'),
+                        'sm_90': Build('f8dbc9bb51490e5a5f168143c89b650320278e2d558f4a78fa32454786a6bbc6', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', 'fa5bd3c286d7e3b5b238dd959e6732eefe0bc20ee597741cf6f9c33750a22d62'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -611,8 +611,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ecb5e6eb0dc3ba459240bac2bbd2f6b3f42ce5cb6b1f201368185e89f89a3b84', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '1b43544626abb6b4e347d62c538327c7e0faea287926129d774329dc68ea70f5'),
-                        'sm_90': Build('e52d48b26c87553bb8a138b5e0b32c66a1296ccf96e8089f4f8b28bf36aea87e', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '1b43544626abb6b4e347d62c538327c7e0faea287926129d774329dc68ea70f5'),
+                        'sm_80': Build('327ab6b74a6b6693fdbdcb4e434b50e31bce957ba626815cff775c66b817fafa', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '7efcde2980f022bbe2ab435541c11c434a62a23faf5e006b82cd83d3ba34f015'),
+                        'sm_90': Build('4ac5c93579aa48a842a359165cd85ab35b193ce41f3ac34e721ed6da54bb7b54', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '7efcde2980f022bbe2ab435541c11c434a62a23faf5e006b82cd83d3ba34f015'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -634,8 +634,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('f2700ccc2ed36842b384eea523794875026fe9958fbf3fe49b0f0bc45c9e13cc', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '8d7ed638991fb10bd5fac4d72536059529e8d7cedffb492844d8a3bd0c58a048'),
-                        'sm_90': Build('2eaea57d74678198e3462d9792e56b4ed9722c7c753f2938001cb440c4bee400', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '8d7ed638991fb10bd5fac4d72536059529e8d7cedffb492844d8a3bd0c58a048'),
+                        'sm_80': Build('e690ba6e2052c6a970d588ae947f9043ab4a23e9a15e6c451d72cfe30c87588b', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '2752af5e99b22d596c2fdde9b4f06bddc4bb982e5125fe81bb549bcf57604dc1'),
+                        'sm_90': Build('979a844aa02415a2209d3c78e9b3eaffa7fd9b05d14c133e0da55dd9e6002c8f', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '2752af5e99b22d596c2fdde9b4f06bddc4bb982e5125fe81bb549bcf57604dc1'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -673,8 +673,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('90b84ad978e013f59ede464592dec6b154a25174820e3c3bee1eb0eeda828633', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', 'e163f3441580cf08bdc03d4c66872f0bb0526d4a77a1e64ced5919a1e7f27935'),
-                        'sm_90': Build('40f91f769b51934469e12b542f1691c50973b878c10a96e6824dbe6db2095793', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', 'e163f3441580cf08bdc03d4c66872f0bb0526d4a77a1e64ced5919a1e7f27935'),
+                        'sm_80': Build('c88cbdabf6b62e63f432dc9dcb7c1a16bf47ba0f302da69ba66e3373f12455d1', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', '4c3ccfa84ed6d0f4d1f3bcd351de1fc74994c20dd2a6d48513d2ee754d99d964'),
+                        'sm_90': Build('1b0f57ce581deb8e2aff66411cdf88a6d9a7694f88303505b24a01a0cd897e89', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', '4c3ccfa84ed6d0f4d1f3bcd351de1fc74994c20dd2a6d48513d2ee754d99d964'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -696,8 +696,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('89a357a9495c8ba076f5b7841286e36d9f5f82d7f229fd481d5e11bd3e8ef721', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', 'ee2444eedae89ce7a711b6af56a98dc0f7b64dc7bb89ea139a9d5b900d50647c'),
-                        'sm_90': Build('1f167c5e22f0ecf8f482acfbe1bf6bb2728214aea031437e4dd8386e28c24303', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', 'ee2444eedae89ce7a711b6af56a98dc0f7b64dc7bb89ea139a9d5b900d50647c'),
+                        'sm_80': Build('985ea4085eee727f59a5ac3858168ac53dec436f65ae689a0a3da9f01a6d27ce', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', '024c805ffea1d940fc96658f0185dd539dbcbac1f044c82314667595dd2f5567'),
+                        'sm_90': Build('56a372796b93c8f00ec66cb00837d3e3f7776f4fad75f6731a823be337078acd', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', '024c805ffea1d940fc96658f0185dd539dbcbac1f044c82314667595dd2f5567'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -719,8 +719,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ac1b224771a701e90aac2bd8db72218d96c6086c114c723413c515aa72e50aaf', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', 'd8c9bbebc85011dc4143ad960fab663aa8624bd84f627de9659b0013a7fe9c20'),
-                        'sm_90': Build('25ef8bfcc142ab2c8f380659bf884d20b3e797f74d0e8c1cffe5de84c0d660aa', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', 'd8c9bbebc85011dc4143ad960fab663aa8624bd84f627de9659b0013a7fe9c20'),
+                        'sm_80': Build('dfe434e672f46a6891fd984e2fb04d3ca4b88a0a48790791d636bb3d71e93c44', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '90962015ac6d40ac85306b4631bb902a27cc7b58185f9e79314637f0e6e20b42'),
+                        'sm_90': Build('560dd69b7dc761c079df18d9c52d899b6f030264b1dcc62c6e518c9384c6d20d', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '90962015ac6d40ac85306b4631bb902a27cc7b58185f9e79314637f0e6e20b42'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -742,8 +742,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('87af0c4f00869d94c12d9142e82aab18832a5b31dfb1c323f5c417c781114c69', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '062ef621915c95a3897842a7a4f508f9439e9a5be3a105820ccd9b520e30164f'),
-                        'sm_90': Build('582d60b2584f5402c6d69983c1f321ca9453c9faff09b7a883114b9a25291d2e', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '062ef621915c95a3897842a7a4f508f9439e9a5be3a105820ccd9b520e30164f'),
+                        'sm_80': Build('896786df323641ceab7fdbb1f3dc11fcf2f6885e8e72f0cca99800a4b5878c5f', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '981ce2012c6d8c7b048edf3efb9b27b1acf053ea60cf8873799a9ecc3d78308c'),
+                        'sm_90': Build('581832ff1ba0e75b693454db38417dbb0da4027659fb04620c44314eab95ad48', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '981ce2012c6d8c7b048edf3efb9b27b1acf053ea60cf8873799a9ecc3d78308c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -780,8 +780,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('f3e25b68ca6b786d87ecf4b0185e54031ea0c319d41792f551ebdb05d9814072', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '0cbc71f1717c5ae28614362f059098e7943bdc491fbc6e0acbb6281b62d43b3a'),
-                        'sm_90': Build('5acf19a8bc974d63aa1825045997c9c0daddbdb86741eef1b6df1a01b6dff550', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '0cbc71f1717c5ae28614362f059098e7943bdc491fbc6e0acbb6281b62d43b3a'),
+                        'sm_80': Build('c1128b477ddedcd3a4058603de4fc01309a7e3add67dee9227c4c48ba6593794', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', 'b206911e5be4b13f2bcf0c99561a228b1346ab7add15834769696cec9a0555b4'),
+                        'sm_90': Build('cf97e62c4ad37d2aeb9f9607e8df5d405e4e94e9cad244695c35c9a53a3b55e5', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', 'b206911e5be4b13f2bcf0c99561a228b1346ab7add15834769696cec9a0555b4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -803,8 +803,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('f43e1cf8c44d94e06287f71aa6c75dc2c2bdcf8c8eaf2f9a124e5eb5d6f1337a', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'c1f9856ad992ec1bdf6300b8f39b052af26f2a456fb153032d5ab74d5ece8121'),
-                        'sm_90': Build('e620473df50e11f2695607c48ba2789be52d7d8c6dca1f68a473fecb7ed96717', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'c1f9856ad992ec1bdf6300b8f39b052af26f2a456fb153032d5ab74d5ece8121'),
+                        'sm_80': Build('a01fec50f5a1cc7659dcb4ec5612daf239ffc8c82fa345a9704d2974cfa11aea', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'ef019359b6cda1b1cecd9002b3a74cd336863b9402888c416b1b2faae760a519'),
+                        'sm_90': Build('3a1e7f2585a17caa13cc0e9cb7324a34b98fed7831a9f53ece1012838cce279a', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'ef019359b6cda1b1cecd9002b3a74cd336863b9402888c416b1b2faae760a519'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -826,8 +826,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('bfef0c1ee42fe36d3a2ff8299fe686993f99a0778b4fc505f737354c8e8b7e39', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', 'd1b4ae59d63be9deba0f6a9e634fd581cbde4da6e44fae979271efe53544eade'),
-                        'sm_90': Build('5ab3dc281627a4148e21b14066512f3c44057350e86192064fc9f99400fa97ea', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', 'd1b4ae59d63be9deba0f6a9e634fd581cbde4da6e44fae979271efe53544eade'),
+                        'sm_80': Build('0efa1c40760a51eead714540d2fa2fb216db384ff6134767f590e435774a6ba2', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', '2eeebd154049dcf81d23afc0232b93a7b1b5be0968df79851c3dcb67a1b2fd66'),
+                        'sm_90': Build('44de2d30337749ce5cd41ba60e4fd73de48f1a5d04a2f1608f3a430a0d58d8f4', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', '2eeebd154049dcf81d23afc0232b93a7b1b5be0968df79851c3dcb67a1b2fd66'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -849,8 +849,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('a055896fac57b8db0da1c4d811524e878660cd97592837d6e535e55f7b13a166', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'e928a0725363ba11cc847b5359abe13c63f0daa9b83d7560e4be52f3705f98e6'),
-                        'sm_90': Build('a9bab0e1da22e08eaf782b4484c5d1e1be24d1e39f72a44371cb0f308b98cb18', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'e928a0725363ba11cc847b5359abe13c63f0daa9b83d7560e4be52f3705f98e6'),
+                        'sm_80': Build('9d9184ff13eab9904c8bb059ed965d4640b8c4039799ef0f50e5c90194b6fe90', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'f14a9d2d0e7fc4dac7f4125819b3f5e4008d83d4ec203a38c2eb43995caddf93'),
+                        'sm_90': Build('ee52ad55571a623dddf965f7bb2d0cc423b9d688dfeaf9c4c8a5e7004bf0e99c', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'f14a9d2d0e7fc4dac7f4125819b3f5e4008d83d4ec203a38c2eb43995caddf93'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -888,8 +888,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('96f65c7007deefecb88b1bc52229302b59bc665f39188253da11544cbb146947', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '9388c8818e279a0623356e08d54f707a87f97c4df341338ba1ad460d3691c76b'),
-                        'sm_90': Build('ea38f954a856d402cc2bf93fe42edbe533a36c77e2311c5eb4b6803b11bb12b2', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '9388c8818e279a0623356e08d54f707a87f97c4df341338ba1ad460d3691c76b'),
+                        'sm_80': Build('79314b4cc581733423260a1d2a52e0b335797a75d22eb54418d119b12beca349', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '3bc1b2099167ffc5be669043f5f065b29a0a44dc07ae0e3c36f6f32d8afb2bb9'),
+                        'sm_90': Build('b1f46ddb67407bda01ca19e749522a86ed0c074513d8d11c3df30541c1c2a72b', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '3bc1b2099167ffc5be669043f5f065b29a0a44dc07ae0e3c36f6f32d8afb2bb9'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -911,8 +911,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('bb2fafe91c07597f9785384447598739e8fa57e5fc5baa69b0bcb558f67c59b5', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '390da0858c3097f3ce800ec60d9653af784edfe2cbfe88c8a25363819e9412a5'),
-                        'sm_90': Build('54d7286cabc8cdbf10023d5e9e398265654da4fa4f559671b8088312b7885994', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '390da0858c3097f3ce800ec60d9653af784edfe2cbfe88c8a25363819e9412a5'),
+                        'sm_80': Build('cd5f8edbba7ece77611fd827039bf15a75ecb50200dac6c393309d762f5bdee0', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', 'afdc1007def9cceada97b06e45509345a5d10c9f7464ce57d852de0982e01a13'),
+                        'sm_90': Build('b5b2e4a6c83888fcc9b5b501d51b7263e983d37276840f41d279f7fa384c6a32', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', 'afdc1007def9cceada97b06e45509345a5d10c9f7464ce57d852de0982e01a13'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -934,8 +934,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('b823973f123a7547f5b2b596f489b0cf2b459ef149447198a3b3631039c19bbf', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '0582c77b8c81e1b303284ec7dc0069cc3b85bc5d588c15c78345d2b4c4ea0367'),
-                        'sm_90': Build('1323082d2d02be9e7ab06d340ae0159660aba6b9d6836b20fe9b494b9e8bae60', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '0582c77b8c81e1b303284ec7dc0069cc3b85bc5d588c15c78345d2b4c4ea0367'),
+                        'sm_80': Build('f5a5b6cea67cf87cfbaeb75f842d449cd6c4670b1df785ca445581b37aa246f4', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', 'b95c5fa2f6f6d58894ce2c78055981d59da500079392d0327b8b60341a06ed51'),
+                        'sm_90': Build('7cd8e0787d78d1ef59f9cec4704c75f78ab29108b98b696be8270b406dbb053b', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', 'b95c5fa2f6f6d58894ce2c78055981d59da500079392d0327b8b60341a06ed51'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -957,8 +957,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('455d87386300136450cf7fb645deb5244ee6acd13f9cd34712a928fa7ec46ea4', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '9d26fb1682ed41aee1b8506388900e200b9d963881c15a89f70678dcae7a14b3'),
-                        'sm_90': Build('db5354aeb259f454615fc937cb618ffc8a659120b9b39dcabb24d30fa7643987', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '9d26fb1682ed41aee1b8506388900e200b9d963881c15a89f70678dcae7a14b3'),
+                        'sm_80': Build('e67d8f960699fad4ddd0847e190d4b3f4598be4b4f368df339b1fdf67862a6eb', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', 'd4c8a633845bfa7e8ecce321a3b998698eadf51532ad6e20540b5a1cb7d76538'),
+                        'sm_90': Build('41f2de72c3fb2a30e6943a8ba56b917643505d8497ff8ad6ca277905594c534d', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', 'd4c8a633845bfa7e8ecce321a3b998698eadf51532ad6e20540b5a1cb7d76538'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -996,8 +996,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('6550d8c4fbb4bb9a68200424944d71f602a0a6f5768d28caf52e7a20284a7acc', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'edc098ac8518c70603869bc4cdf0670a15dc20a508981f23043837c3a4a3f398'),
-                        'sm_90': Build('279721b07b7f3a43d419ab987f1e30ca2735a1707aa17b67a8fc6305d666c6e1', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'edc098ac8518c70603869bc4cdf0670a15dc20a508981f23043837c3a4a3f398'),
+                        'sm_80': Build('9b2b5b2818c70374929d04b5ce950e047aaaa255ef8f054966d5d29aff4743bc', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'fd300646d2731431ad103820f912348f070f1b6fee61f8e4858a18cc1f11a791'),
+                        'sm_90': Build('33a9cd87751a05916ee55579056779229799b703c197f4e6bede3b18fcc12287', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'fd300646d2731431ad103820f912348f070f1b6fee61f8e4858a18cc1f11a791'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1019,8 +1019,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d5e04e6b4b90a80b1425b46cfccc923a36b029c58806cb83c0ddd36034c4bdf8', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '93eb0768ef76e2a01cf33ee5c835e522cdfbd70ed77045e2c5bec252c9dcb6ad'),
-                        'sm_90': Build('812e4803d0f35b7f8c9551aeeb327182afe82ff5bb8bcb50e1c80f3a80d2b1dc', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '93eb0768ef76e2a01cf33ee5c835e522cdfbd70ed77045e2c5bec252c9dcb6ad'),
+                        'sm_80': Build('9a2d3779e6a723f9e455c9465adc95b29ced26352b29a577bb8ebb5fe07ece58', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', 'e8481b2cd4ded0fa889a1de815642c1018200c1c3ccd3729e26fb68df54cbd70'),
+                        'sm_90': Build('37d143b61b69060c35611f0dc427531de7d402498010919c9c02acb76db36fdd', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', 'e8481b2cd4ded0fa889a1de815642c1018200c1c3ccd3729e26fb68df54cbd70'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1042,8 +1042,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('f289062c22f2cced868475bfc1141357a7665c644803be524b1ccd648dba109e', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '8c40543b5df8d007beac4a142ac86a2f298cff116f7cd5dcfc3232bdb1d7bd65'),
-                        'sm_90': Build('ceeb56364049d17b6978c7b34d37c12f4eec8d971374d3cc6d21057f5bdcce7d', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '8c40543b5df8d007beac4a142ac86a2f298cff116f7cd5dcfc3232bdb1d7bd65'),
+                        'sm_80': Build('22ae4a1ee3ac2c1a183293c3dc3a5b355e4ac7cd00db97b7b8d349009bf2f8fa', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '51fa302e8b4963a25e77b91b56559b38f6ba32e5fb4eec01f131898210054dec'),
+                        'sm_90': Build('c73777d1a8759fbc256757e601255d76095ccc09c0a5ee50af48bae30fca761f', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '51fa302e8b4963a25e77b91b56559b38f6ba32e5fb4eec01f131898210054dec'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1065,8 +1065,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('5f4d33f4197e9f44db8f33b1ed1872f7834246394d06dd5a51c5eab9667d1fa2', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '307dd379261b4617bdcbf1ada629f2a2b823fc44e9f00ee3546da0e160ef180a'),
-                        'sm_90': Build('98649bc0d6995d3317f884c1b458a649bbd37cb413a6a6cafb27244470ad5d57', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '307dd379261b4617bdcbf1ada629f2a2b823fc44e9f00ee3546da0e160ef180a'),
+                        'sm_80': Build('9329358c9062404b1915db4e55cfbb9cb3b7486ca2560d1aeca3cf80bff9564a', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', 'ccb5dc4ee97b44b19bb4c70d381bcb9959c60b72f4c63169235f08d23ba09812'),
+                        'sm_90': Build('beb735d4d8daea046d15371ffa778172b75010f76522b4a93cb86f0bf8840f45', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', 'ccb5dc4ee97b44b19bb4c70d381bcb9959c60b72f4c63169235f08d23ba09812'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1105,8 +1105,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('f644e7308e437d84ae4c3fa18d1c7788da92fbe1287f371c3d928b33a56f0a9b', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'a7d8a23b773e315750c62b5910fcb7f3f6fcca4be9324fc78f760344b404f13c'),
-                        'sm_90': Build('745c951445fbac8fabf1145a1cf6af97be6c20c361b0bcaa484e647e01762d28', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'a7d8a23b773e315750c62b5910fcb7f3f6fcca4be9324fc78f760344b404f13c'),
+                        'sm_80': Build('bd038193b03aaf895f17f5c99ffb5658fadc01e13d0a5e6527baaa4dd1716d4f', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'd61d23e621b4c7e8fc4da19b2606ab8c1b9f3353636642a570233e7ca1409a9a'),
+                        'sm_90': Build('b3739039da98b225ce412a67bddd47a3d7278a738ce928d5e7f2476d178ce1e3', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'd61d23e621b4c7e8fc4da19b2606ab8c1b9f3353636642a570233e7ca1409a9a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1128,8 +1128,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('0205484c35c16cddf26f9068eaa1859bd2f5ed22c12d9b8de8161f66bddc260d', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', '554df9c563215c9dae597eeb6d9dc3288a63d3090743a7297eb5ce78a0966167'),
-                        'sm_90': Build('b1afabeddc4a9e331dc2d45f36bf3fb5f9780b0170c749124ce1738ec7c01e41', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', '554df9c563215c9dae597eeb6d9dc3288a63d3090743a7297eb5ce78a0966167'),
+                        'sm_80': Build('389cffdee7446f28a149604c7c5a8e0d426dd4f3e4bcbaf61085e41ab17727f8', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', 'e524e25584258e8fcfc25e2c5bef223d9165bb293794b788a662effb0d1323ca'),
+                        'sm_90': Build('db16830f7e5b4f53a01ea50b624b91e99def525746c2025a95f45b331e5cf4f6', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', 'e524e25584258e8fcfc25e2c5bef223d9165bb293794b788a662effb0d1323ca'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1151,8 +1151,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('0958b3e1d65a5926aac2ed6297d220814df40981e7b6add12053e181344f38b7', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', '8dffe4f01be7b2206d353040ee67cfc1e6cf7cf9dc38bf514bc9090fcacc1305'),
-                        'sm_90': Build('72dcd0bda5caa72a251499e942f026500e92220c02bf629de670a45a58bd7dc0', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', '8dffe4f01be7b2206d353040ee67cfc1e6cf7cf9dc38bf514bc9090fcacc1305'),
+                        'sm_80': Build('1f3ec8a45505147d1dd34f9b543f0729295be3bc9e6d85587cf549036bdad56b', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', '0c8e97eb694a5c4fdeacf751c068f5d6fbf4d52aba1795f457efb4183b49c5bc'),
+                        'sm_90': Build('244ebab7fb3387edb23795a16c137ec509b610486f07acd890f060b09e67a252', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', '0c8e97eb694a5c4fdeacf751c068f5d6fbf4d52aba1795f457efb4183b49c5bc'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1174,8 +1174,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('a8918c8926eff7b2890d8e6e9fba806b0ba3241f5382fd282e131efeac5d0fa6', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '458932e67288958d3ad0c2d01808297e91a0f2ed25a88a061469cc772fb2469a'),
-                        'sm_90': Build('e92252a580606b920b0a2847908226e2df0799ff3bffa2176dd9fdb0b34e6ddf', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '458932e67288958d3ad0c2d01808297e91a0f2ed25a88a061469cc772fb2469a'),
+                        'sm_80': Build('2b984841e5b2c01c3f3d507ed7d027a724a3c38511a41ffff58ac4e57204a4fc', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '0755f4539b4c1547df4d06feaddbf9307b04846630871b21b0261c464551ff77'),
+                        'sm_90': Build('fbaa94100729c2f945f6383f81e192b500558221860ce260f65e1fabf6db0b8b', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '0755f4539b4c1547df4d06feaddbf9307b04846630871b21b0261c464551ff77'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1213,8 +1213,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('b56a722727f8de168d920f9643f9ee789b896abf465863b9c4d2db845936ae90', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', 'b59934796fcfbf710f2cd90b0416fc8ea941aa09f6a18553948949448b47c1f6'),
-                        'sm_90': Build('45464fc075de996cb2cffd3963a01f213105426ffb30263e6bf49c0946fd58cc', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', 'b59934796fcfbf710f2cd90b0416fc8ea941aa09f6a18553948949448b47c1f6'),
+                        'sm_80': Build('aff05ebdad8f5c7743ee526df981f49faba1f6a2d691971adb2c1d1e985031d1', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', '2e9a21369b424f7a76eb14045c45da810f710e3a95de5e825a128668fa9022b8'),
+                        'sm_90': Build('ba190ec8ebe1cca671336178b67c037f8602a196cd25b2b00c98a1047cbebba8', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', '2e9a21369b424f7a76eb14045c45da810f710e3a95de5e825a128668fa9022b8'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1236,8 +1236,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('82ec60374e4d2b2d4f3b4ece5d9c1d17a1a8914788b2893862ad167b8be4a679', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', 'b4642e6b00dc2cd0920f33ec20c46dd9f112638c9014fa1ad31d72fd53a1c3a5'),
-                        'sm_90': Build('0c6e74c7e2fad164519effdd91a719edf924e468df2e36eb70c3e1a1203b89ed', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', 'b4642e6b00dc2cd0920f33ec20c46dd9f112638c9014fa1ad31d72fd53a1c3a5'),
+                        'sm_80': Build('423d00da74cc78cce020bde6a0c46c6a88b47591756d1c41711bddb1400d2d50', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', 'a0cab85909c0fad12489d70ac31d7c2834ac66e77e00e4390bdb164098cc0aac'),
+                        'sm_90': Build('ae3108207bcda1bea48a88bde582ec47ceb1d7330d77e311fa1df022898f6ee9', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', 'a0cab85909c0fad12489d70ac31d7c2834ac66e77e00e4390bdb164098cc0aac'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1259,8 +1259,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('7681b3f1881d3db73926fd03c2975afd37e288286d7670d34db11a21747d880d', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '3ada3d0f409582f8d69146aa2a6d0ad9bd84d2c9460a502c62a288e886bb82e4'),
-                        'sm_90': Build('cf30139bce5351bc9aab39088d61708a7390210650d6f9852348487b2e40ff04', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '3ada3d0f409582f8d69146aa2a6d0ad9bd84d2c9460a502c62a288e886bb82e4'),
+                        'sm_80': Build('0a84578a0fd1af0dada07a8f2193f2ec8b83aff4ec071a2d2e6dda564bba2dfd', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', 'c7ef10a3dfd994cb40ac0ec09d2126f32d56975ef1cff7cbfffbbd7e448e4eed'),
+                        'sm_90': Build('f972adb3a265f3b2d36f57e5e3ddc112009df4637b0ef7c7761df62e4e164f0e', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', 'c7ef10a3dfd994cb40ac0ec09d2126f32d56975ef1cff7cbfffbbd7e448e4eed'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1282,8 +1282,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('0cb72bff4f61418556d9fe64c404a9e298bed98de91a1000681991da6db8f2e4', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', '01ee923d10b0bc2dbdbf46078baa116b06cda043bca915b4d4371f8412dd195c'),
-                        'sm_90': Build('5d6ba7703ed26ced4c2f9086aa3fb42a784da6737aa0502042936cbad8d32e7d', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', '01ee923d10b0bc2dbdbf46078baa116b06cda043bca915b4d4371f8412dd195c'),
+                        'sm_80': Build('2aa41803839da546239ee2e9909078be98fcc35289f43cc1bfd438b33b375144', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', '3bf14ed3dcb0fbb2d758ce65296afecb409548e47ab62754c5f9cc8f59012265'),
+                        'sm_90': Build('dd293d0491bca153dc3d3f9f6e174a08c4d9d02a026effafcaf50ab8d99a7637', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', '3bf14ed3dcb0fbb2d758ce65296afecb409548e47ab62754c5f9cc8f59012265'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1321,8 +1321,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('cdd7b2211101b63c0e47b6d0fc173c799b365f6cbdf845ac06495ba32c39a518', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', '542dbf32a866de43eecde96a50e4908fd2730782b8c47befcad406942d704f44'),
-                        'sm_90': Build('3a689649ef728ed325ed092ac6b7bfab03096bfd308a4fa8e8e8773380ddd5bf', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', '542dbf32a866de43eecde96a50e4908fd2730782b8c47befcad406942d704f44'),
+                        'sm_80': Build('dd369e23e2303d535eef85df953f9b3e40bdb1b62a640708e4b8fd57a4356e91', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', 'f8b1268f11273f034dcc547cd3d14c5aa948164e33563ba1a9c7fff64858e652'),
+                        'sm_90': Build('46651d6f249f5eaba8021e55f997dc5f0d282871052fb21f29367f42a33a5323', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', 'f8b1268f11273f034dcc547cd3d14c5aa948164e33563ba1a9c7fff64858e652'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1344,8 +1344,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('bfb6b15c53e8c1392bcb03cf703e29bd0956f33e76f8dc7846b34fe8c0e113c3', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '114dd1bd0e9fe28dac028dab6054f908e6674a2e0e23888f4b8d2e7490348a50'),
-                        'sm_90': Build('75639d31cf77bf95419636dadaba5f0f93a93ca020cdd3c11547be9ab5b97603', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '114dd1bd0e9fe28dac028dab6054f908e6674a2e0e23888f4b8d2e7490348a50'),
+                        'sm_80': Build('da6514f73302c3cc036de6127e28132a768f95fc2a7035ebc53f872f09e1a959', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '377cd48342b7a4a8b03c3aa69844533a37ea7e6e4c8dadf7851a9456f70e36de'),
+                        'sm_90': Build('7a2377bb99022ba4a8f71bdee70df5d82175bb99cf6c901fca17c88eb96911b0', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '377cd48342b7a4a8b03c3aa69844533a37ea7e6e4c8dadf7851a9456f70e36de'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1367,8 +1367,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c355475bf3a4d800eb0fff4586ad0622cfff2cd82643c452f1197cd1108dee1b', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '0d650d4cded75219cd171fbeeb992e87c0b2d82a8d7787c99c732abafbf1162e'),
-                        'sm_90': Build('9e175b6e0d56eddbfcd3dcb13130635f18a2e771bc85454407e4bae00ffd4b23', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '0d650d4cded75219cd171fbeeb992e87c0b2d82a8d7787c99c732abafbf1162e'),
+                        'sm_80': Build('6ed0d49f3499eb7a66629ba19c7e64331ae3c432cf87d90889ec8218aa48841c', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '5bdd16b3a0471ec89769768466d9cb0b98cc1982c40cd0aef6854bb753cf653b'),
+                        'sm_90': Build('907f2158a0cf47c6c4b12e366bb39966837a886c909226b1011d151ad1a3ca1b', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '5bdd16b3a0471ec89769768466d9cb0b98cc1982c40cd0aef6854bb753cf653b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1390,8 +1390,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('948244b3de2ddefbdc8717c30c75e376ac9052f6dc6413bc1b419a1ed4383b90', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '30b181562300c37f1ec424bc68aec25c134842f2feb2e43626001ebaf7cc672b'),
-                        'sm_90': Build('d2faeced302e3bd31635770dbc74f17361e1cb1a7dec7fbb3f3cf0aded9245bc', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '30b181562300c37f1ec424bc68aec25c134842f2feb2e43626001ebaf7cc672b'),
+                        'sm_80': Build('e017d3f326a67ffa0bdf05b17b272345c8260f5e68e4a70fe5e183daf8d64a21', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '43a75a39f5aa11672cbecc11734b3c79e6e46090f67ab938b68d77d3cbf863ae'),
+                        'sm_90': Build('4ee2566009ef0e6a3287d4ad425320826f3c5ebac00158ed04d0b8c2464cc06d', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '43a75a39f5aa11672cbecc11734b3c79e6e46090f67ab938b68d77d3cbf863ae'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1430,8 +1430,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('398c068cb7b2ac4929f9559cd3e8e920527d9e501d16777811ac9ea2a1280e43', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', 'b16918aaf87c669d8f62531b94b450ad4c6c82544b78488b55338b38aadae952'),
-                        'sm_90': Build('e0afed404bd28477825628aa9facd78540b645c3f4233fdec24363fb4b1495cf', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', 'b16918aaf87c669d8f62531b94b450ad4c6c82544b78488b55338b38aadae952'),
+                        'sm_80': Build('854e150a2e47bc603ddb6c6f2330533f9dcdff0b5be331c9ef6ab27a6c36d8cc', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '847071d37a92d5c01917edd8f6f50c63d9e1318b673c94fd405ca6d3119321dd'),
+                        'sm_90': Build('03b970528a1ca991255010ae340b3cab0c8a86baf4961a25f8fec4d5f1c89c5c', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '847071d37a92d5c01917edd8f6f50c63d9e1318b673c94fd405ca6d3119321dd'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1453,8 +1453,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('bd0b44b04cfce7e16bb8f4d10341d05aa8c13b34c133b17e0351a42b267fd790', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', 'c914ef773429f260b94f3d65268c2a1cb4ae7f17796399aa0e3ccae84f9751e6'),
-                        'sm_90': Build('89c39813640a6dd28ad2b27a4a3dd3d917bd356bf691dbeebe05939d76b86200', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', 'c914ef773429f260b94f3d65268c2a1cb4ae7f17796399aa0e3ccae84f9751e6'),
+                        'sm_80': Build('e1f9e84dcd1d51f6a3b6c6e13d85f48ff1e4a507646396db71549760f8276e4f', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '959b36e73434b08d2ce1a78dada468562c02e8943be84982cfcbbae11b3007a9'),
+                        'sm_90': Build('acf6adb82feddcdb7eeeef5f9119c4b834830912cd48a8a7df5cb607b2011554', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '959b36e73434b08d2ce1a78dada468562c02e8943be84982cfcbbae11b3007a9'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1476,8 +1476,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('cdceb399642c688af600e6f7b5ae07a5d81b6657658797fd1e45bf078ba5c25d', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', 'ab2aaaffe1f3027b971c60fdeae52476e7834b2e04282f1cff00966672520b07'),
-                        'sm_90': Build('4eeacb063fade17b7b3b6bcb03cce2cde35f6ac9818b8a37f7c3177316d9d059', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', 'ab2aaaffe1f3027b971c60fdeae52476e7834b2e04282f1cff00966672520b07'),
+                        'sm_80': Build('c5a867438a0cb9ab22a32eac3d0a1ee8ae30a64eacd6ae33a910685279cbf689', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', 'a3990b3677f2e33a2b00c0f12af86cf285c4b1633b35d3c9a97aabe7a1bece0c'),
+                        'sm_90': Build('1628d21f6f23fb1966e0fca52b7a1f657711a56a48d719916d0a42d8bb1a8d3b', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', 'a3990b3677f2e33a2b00c0f12af86cf285c4b1633b35d3c9a97aabe7a1bece0c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1499,8 +1499,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('b4b89b902dc0b1f059fdf91710eb87020e9d8dd46e1dc93e0436a522ce833894', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', '43d6073c6f77bd905f20fb9a0d2b50686407ee840fe369c61b4cde0f5dedf2b9'),
-                        'sm_90': Build('4e3a94347a336088fed933a9b585c9ff7ae8ebb0688838be120dac9cb18e3dc6', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', '43d6073c6f77bd905f20fb9a0d2b50686407ee840fe369c61b4cde0f5dedf2b9'),
+                        'sm_80': Build('6533644378d61ec43eb51732ca72bb78bf71e3f5bff78e3704a1019b762d1131', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', '7b96549745128228b99e48a9d9b37d358897029240f5f087fc9e2fa0244aced4'),
+                        'sm_90': Build('07aa8e593fadccdaab6bd85c4b1795f60acaa1b5a4540c6aa97fd0a5a476eb3c', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', '7b96549745128228b99e48a9d9b37d358897029240f5f087fc9e2fa0244aced4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1538,8 +1538,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('a5be3ed86911c77a8e9b73439402e7339d7f64f5985756e62a0564c87cab4566', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', 'ed26b437252e933be0ffc1c3fbafbbddc0cbf5548d9c43798a529d77c711978c'),
-                        'sm_90': Build('494468d52f3fb31d3c093e193d1aa9518b2083cced0d838d55c3f8e30c4f2754', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', 'ed26b437252e933be0ffc1c3fbafbbddc0cbf5548d9c43798a529d77c711978c'),
+                        'sm_80': Build('3c84639ef8c3aa385ff71b1c6a45c161a4b1c588ca037ecfa795ea2c3382cf15', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', '4d90fd3d5698b1a54e8f4f05cd6b274dfb2ac8f0ad492a8ad754240252e5ea38'),
+                        'sm_90': Build('7f69f4f07e98509ee83dfa8d2abecf0664e267dc4c43a124c8f874bff219bf20', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', '4d90fd3d5698b1a54e8f4f05cd6b274dfb2ac8f0ad492a8ad754240252e5ea38'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1561,8 +1561,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('a59a6e1b527c6e0a46edb381e383962f45878f98f88c8296d58d409dce1a7774', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '124fa5c101cef2f4aa7e47a78a0f376c6702dccac7bd0e35d787082c1f31bac2'),
-                        'sm_90': Build('cf022227df0eb16a2ecd95d5c4ec5e7d1a38ca3b0dbbacfb44dab32a1ab9d6f5', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '124fa5c101cef2f4aa7e47a78a0f376c6702dccac7bd0e35d787082c1f31bac2'),
+                        'sm_80': Build('2605ee7b1cdba31600bad4e1cbc36e6a04f34cfb2e32c0499071b36ae7a33ae9', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '8f148d1877e21cd43ee19ab5ac85bb4c7027e94f83d8be164a13406c8fabd549'),
+                        'sm_90': Build('2e0ed4ffcd9eb338d228c94d4b0e21cf431b5bf41b0ef2d01d4df22fea71ae04', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '8f148d1877e21cd43ee19ab5ac85bb4c7027e94f83d8be164a13406c8fabd549'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1584,8 +1584,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('35fd7ed27363c50df2919fc30acdae252db66dea062f6f95968af2eeaa2b5866', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', '863f322c8b48762c28f258ea5924eaf9351cfb63b7870b76260e7a95a8685b62'),
-                        'sm_90': Build('79ea781fe7395f8b08c974acd2e11093d4b0d1ca39d2651044d61a717e872e7a', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', '863f322c8b48762c28f258ea5924eaf9351cfb63b7870b76260e7a95a8685b62'),
+                        'sm_80': Build('856708b030ad6a0948d908265354eb2cacc108af09289a6142a80014e141f06d', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', 'a5c55e173378df6ca9ce67b7dd3092ae39a9f790b0d2cc6c669fa493f19e0265'),
+                        'sm_90': Build('8c46d28058200eb50eee92cdf6b02ed0e774d0607e13eddb5f1b03de2a6048e4', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', 'a5c55e173378df6ca9ce67b7dd3092ae39a9f790b0d2cc6c669fa493f19e0265'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1607,8 +1607,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('6bb5446b9ee5765da22a6fad72027764a6a42fb747523ddeb4304c58353db81d', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '97a4ad02676db445d7403603aef1ac6a1cf18c86dc52590274b79bd99c59de4f'),
-                        'sm_90': Build('c7df8df34a3dbebf771648ae2b513f61906bedacc168c404734e246ff9a774fd', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '97a4ad02676db445d7403603aef1ac6a1cf18c86dc52590274b79bd99c59de4f'),
+                        'sm_80': Build('2823ec8c2d5e604d72f49a220f8a373d929f8a83038537c21d8667bb7f6746c2', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '65cbb6036dbcd76183c3acda2c29f6f5b49368b5a75e9d152c7208210fa5986c'),
+                        'sm_90': Build('da51864cf7edf2972f8c036c80ef0c9b8b075dbece6f3457980e0247c24891e4', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '65cbb6036dbcd76183c3acda2c29f6f5b49368b5a75e9d152c7208210fa5986c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1646,8 +1646,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('405b82f2b3d8a6cf675503d5dc0e9a8fffc52094e0db240a77272b2c78c75e92', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', '40b75dacebdbf9da9fceb3e01ae314fa67f6cd74e4b506e6597584a3f99c2ff3'),
-                        'sm_90': Build('2b5db3e0c4b334376dc28c9a7243b82da577e82cb8db56eaa02b8ca84529ae8e', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', '40b75dacebdbf9da9fceb3e01ae314fa67f6cd74e4b506e6597584a3f99c2ff3'),
+                        'sm_80': Build('b1d1203048becfdde2ff280b4807fa2eb3e03a2d15ba1ff28fdd444d82572a5f', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', '71d7341a94428e3ff60a91fe72fda3981687d0f40f9a5371bd01b9dc3aca6f26'),
+                        'sm_90': Build('4ae1c9c5e3170752afeca8390c1bc55b0f872434a3ba4d67fd6b5f11ac43057b', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', '71d7341a94428e3ff60a91fe72fda3981687d0f40f9a5371bd01b9dc3aca6f26'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1669,8 +1669,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('cd1592bafeef1a032dac92eef1900dbfa8ef6ab06ebaf71b35ebd15329631fa0', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '5f4693c5788b7b85cdf4a7312504f9b05162ac319fd09f27bd706dd5c512c7be'),
-                        'sm_90': Build('5ec7cb714eb0a12071cd0d0c8c27c0e218e18d611caa09e6977e1f9e620958a6', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '5f4693c5788b7b85cdf4a7312504f9b05162ac319fd09f27bd706dd5c512c7be'),
+                        'sm_80': Build('934809d9600655ebdc2ec41b2b27096e95e2fece2ce9248d1db2c3ac87ffbfb7', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', 'b7b6f9bf2287aaef8f693897cf8fab2589e2860de2460bbe433cda7cecea796b'),
+                        'sm_90': Build('2e8952c236e2ae0e0423e0e4f3224f32b29cad777ad4b71fd54e40022d601044', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', 'b7b6f9bf2287aaef8f693897cf8fab2589e2860de2460bbe433cda7cecea796b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1692,8 +1692,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('337b9b6ed67f0258934843cbf9227f4bf0ee3e399c09b987764316d95ffe53fb', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '80bdd00c5a8e238fad447c5cfb62c3ed4e4137d6b9477a9a9975b4d3872068fb'),
-                        'sm_90': Build('e82ac51b888aef7e9b7a63d5ba411504a87d6e3d98d34b8ebed977cba41f0e8d', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '80bdd00c5a8e238fad447c5cfb62c3ed4e4137d6b9477a9a9975b4d3872068fb'),
+                        'sm_80': Build('af3e436fde3bea247a682273dfc10d9954ff9bf19c2c378030971f824589f4fa', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '8e54097df6ba31cd53793dad9ad678835622ccdf3b23e1ba89f6b3b87abd1907'),
+                        'sm_90': Build('925c8850e0d62b43822eb5ff4dd7cd6418d6ff5990e11ddebc1c4357af457d12', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '8e54097df6ba31cd53793dad9ad678835622ccdf3b23e1ba89f6b3b87abd1907'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1715,8 +1715,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('2dc56e2f20a5202760f19716a78caa18e63ff9bee38a57f38c5c17efa18f89b0', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', 'e60835fe7503f9f438c3ecefce9861a8ca54764880044f99de5dcf964966ed21'),
-                        'sm_90': Build('838449603b62783b35d13e21f2322936a746a735fdbb2e828e0375f7cfa168fb', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', 'e60835fe7503f9f438c3ecefce9861a8ca54764880044f99de5dcf964966ed21'),
+                        'sm_80': Build('caaff697b8e912f43acc12e3af03df3fcc6d2aaef6c1c437f4ff114be5515204', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', '8bfa0d21abd880a230952cd3052178078376980eab4c232c49c609c08f899935'),
+                        'sm_90': Build('1a3142db7afc1ccea157f93e85e3d4bc06a9478282a0bf1cd6d9d11b594dd9e3', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', '8bfa0d21abd880a230952cd3052178078376980eab4c232c49c609c08f899935'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1755,8 +1755,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('76528c4f6e3028f64d12584dbcbd947755dbacc6ed031c653579b6dbf18e7a39', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', '8454ea4c7440ece17ded4c5a16e12470add408b9064cd44f77951f563fa40462'),
-                        'sm_90': Build('cede999348131456e843a5358350f8de20992ea979a0d2f0ed1c343534f28f71', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', '8454ea4c7440ece17ded4c5a16e12470add408b9064cd44f77951f563fa40462'),
+                        'sm_80': Build('a179a941a51ab9b246f0c6fad38cd44f67b0eff545a0d1bc919e3746289ee715', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', '7e8fd971eb8a89ca7e3a333463fbb3ab2c0b129238ceeb11151475f35600a462'),
+                        'sm_90': Build('bfa8bce81f69706b9f4d9a2f872d4bd21ae95d65fc6c04d38f4c8109ba0534da', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', '7e8fd971eb8a89ca7e3a333463fbb3ab2c0b129238ceeb11151475f35600a462'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1778,8 +1778,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('07ae538fd431f017829e18f91394e9a25c4ed290cb81e87ae16062c3a347de98', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'd7828aa2acb5f93a991247797218dd8b60f3f01b4343d688c8a1c7c37c1b2915'),
-                        'sm_90': Build('e1e5ca6e0644eba049a31e2a2210a778fc423ec0213070ea2ac75fa80c7099f1', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'd7828aa2acb5f93a991247797218dd8b60f3f01b4343d688c8a1c7c37c1b2915'),
+                        'sm_80': Build('1aec677ac812b38220a8c24377eead9359ed583d538d2dc0c8c03e6788fc2d3f', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'ed818939e7d11fda8d59a68f6641d9b79f009ab354dcf4cb1f5d1dc264f6b74a'),
+                        'sm_90': Build('e692eee04140f632efc3dafd8a4d2652e23929da0240aa2222d39cfc3b5c3cce', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'ed818939e7d11fda8d59a68f6641d9b79f009ab354dcf4cb1f5d1dc264f6b74a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1801,8 +1801,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('3984ccdd263a95f997d686fbe43f94d1dc524bee4c365a2c78974a7e62e1674f', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '1787eaaefe8b259709de748352b5eec3384043311aff6e7fd25319deab34eb1a'),
-                        'sm_90': Build('de09fe0c1dec953949792b42c0ab85bede893c8f30904d059a2718b8a3acae1e', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '1787eaaefe8b259709de748352b5eec3384043311aff6e7fd25319deab34eb1a'),
+                        'sm_80': Build('7b6e9968fa50a3d15353efa86fb1e48356a58be5d1039fbf9e40a620cee29a6a', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '66e29aa971eacc401548c6b2bdd99ee13733cf71f3a809f22c8eb9f19f0f8b56'),
+                        'sm_90': Build('a746874c947b464ca2cb85d08c41d7d66bdefb190ef0c64e072806b89c575405', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '66e29aa971eacc401548c6b2bdd99ee13733cf71f3a809f22c8eb9f19f0f8b56'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1824,8 +1824,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('60222fdf09dd936afb6f99a86d86127b3c64ef7ef8097a35f948096f3283e429', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '3dba99506e8b5b8fe751ca229acb0ff0e49b63f4590ca63fb0be5bba64cba79e'),
-                        'sm_90': Build('ae03ab7557d37beb5f0ca5ece89b06f231d6e88217331412c53fb23be917808d', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '3dba99506e8b5b8fe751ca229acb0ff0e49b63f4590ca63fb0be5bba64cba79e'),
+                        'sm_80': Build('fa2ceee3085c165af763dc588de9a2a04ca701410401922062b5ea5e66e98a3a', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '749970fb0409e15a094d71a079399fbb36318e6539e1a7833bc7c602552bb473'),
+                        'sm_90': Build('c8605943243dac9434651890db6e0203d9feca42aeff08c448dc9171a0405682', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '749970fb0409e15a094d71a079399fbb36318e6539e1a7833bc7c602552bb473'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1863,8 +1863,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('e0d3ec54ab50cfeee805f0c398fc49a11e9a392672b207aeb56cdd4cfd30ef62', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '866d2cec2bf86861dd0d147aae947def495097a296444634081260d62208de74'),
-                        'sm_90': Build('345f9ff33b8bea5cc43171c9d19518237da6b223adfcf151179758842e824480', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '866d2cec2bf86861dd0d147aae947def495097a296444634081260d62208de74'),
+                        'sm_80': Build('6dd3712277f84da205ee5cfd6714d7017edfbc1f05e4aed6fccf927f978280d7', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '6c28079f8e40cc20442f3862233b91dd5300d9e1f0ef0dd5b128a0ac3394dd9c'),
+                        'sm_90': Build('f721cb88ab6fcff9b57cc4d8777ef5448155ce68c392f9bebde5d9a7ddfc15e3', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '6c28079f8e40cc20442f3862233b91dd5300d9e1f0ef0dd5b128a0ac3394dd9c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1886,8 +1886,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('e5edbccd6b6b9479203aefd9864aa9d7c08428c9fde9f9feca4b9ea7bc10a9a6', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '16ca053447e60e75b28bc8b56df793b97235ac1a582c87745d3c54d7ea215c00'),
-                        'sm_90': Build('9b5b49610f1d2ba935f7d9f45e868ab75026e4093c6b76c31fb537cc418dce3d', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '16ca053447e60e75b28bc8b56df793b97235ac1a582c87745d3c54d7ea215c00'),
+                        'sm_80': Build('959b28d54652f8148d32d828f327014736a350e3636f9f458073d4097a6044a3', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', 'c2bb8684fc047c9b28da1429076d7175bafda20d3432d4648a14a58945e8ee42'),
+                        'sm_90': Build('18eb6d4b07c21400e4745e67ed85eaaa915ef3072ced8b59ffbff878ac81ec09', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', 'c2bb8684fc047c9b28da1429076d7175bafda20d3432d4648a14a58945e8ee42'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1909,8 +1909,8 @@ TABLE = Table(
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('0720e5ea916a0cd3dd5aae868c6f3402627e7b8194c1745a8f9c45cbed7ee02f', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '97cb962a535e40883da885caad1263e1b9bfefe1220dfdeb664f45627d6a301c'),
-                        'sm_90': Build('cfd2fcfb61cb395c4c9cc919ae2a21f353c5735718fcd258af70896fc46a8d0a', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '97cb962a535e40883da885caad1263e1b9bfefe1220dfdeb664f45627d6a301c'),
+                        'sm_80': Build('c50d38e92639eab5466370f2648c99e1327464a8112213cca93ca4e2cf524c3b', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '9e399383cd7461727eb27bcf73068c80c6737a7d2836e34d43632423c0054523'),
+                        'sm_90': Build('0958c65ac07f1c25eb8ef9d697e2fb2f29c92cecb1a350b5f50d54e788beef2a', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '9e399383cd7461727eb27bcf73068c80c6737a7d2836e34d43632423c0054523'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1932,8 +1932,8 @@ TABLE = Table(
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d5269a5a911c81554598da1afe9c55927bf2dcf0c878510aa5ed34d709a99f66', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', 'b34562780fb0553fad3528e3b33d6d10915de136c8e773d6b0a26c8765b22dfd'),
-                        'sm_90': Build('cff12813561c7bedaf67bef7c9ae114ef44f18e048b1735dc0bc34d3756596b8', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', 'b34562780fb0553fad3528e3b33d6d10915de136c8e773d6b0a26c8765b22dfd'),
+                        'sm_80': Build('377e7e9e526145db566700974c32b639e2df7f0843d061487abf99c44735da09', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', '0d868d830760423aa97362358c05907dd385894c4c3bcb47dbb2ef8f4221011c'),
+                        'sm_90': Build('724d904498cf451f37ab93ef12a843f4346908610a4972cd099c69ded13c5e9c', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', '0d868d830760423aa97362358c05907dd385894c4c3bcb47dbb2ef8f4221011c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -2242,7 +2242,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('34ac0a4afdd7f62b20a83308ec38b2d4cfa3b4e8add6e11307644f47e92e5016', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
+                        'sm_90': Build('e80f7b8946b0bba621d1d016896d143e46f843c89ac41bf2b67698001493a29f', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2310,7 +2310,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('34ac0a4afdd7f62b20a83308ec38b2d4cfa3b4e8add6e11307644f47e92e5016', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
+                        'sm_90': Build('e80f7b8946b0bba621d1d016896d143e46f843c89ac41bf2b67698001493a29f', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2378,7 +2378,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('34ac0a4afdd7f62b20a83308ec38b2d4cfa3b4e8add6e11307644f47e92e5016', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
+                        'sm_90': Build('e80f7b8946b0bba621d1d016896d143e46f843c89ac41bf2b67698001493a29f', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2415,7 +2415,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a7facd272e5466fe88239c757d089b6907ee69efdbf2dcebfe315cf05c63870c', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '6b623f89b4f970afe3b8854247cf1b0f557682af7d0103624769a0ca33d3f2ca'),
+                        'sm_90': Build('c7e90f07f58a1b950b8d1031e8c8991d80cd6268b0975a674e10049c3a1fc52b', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', 'ed56c5808c91a72eda645e8c71b35c71fb362e7da29472a716b860db9009bb70'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2435,7 +2435,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ca90b4ea020e928e65036fe39f2cb324cd989b9c5ce56d3a71362e8b71234827', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'fb6cd0b1c0d6e3aeb070efddb5f1a261e8f55ec502b0c1d69af28340f85eee65'),
+                        'sm_90': Build('9c412a446b213ac241b000ab3847d145355946796cd79064f6b2b3c32a176c9a', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '1874ad16f4eec703ac359d1617954e622e82ce58206b7ddce4b8ff085ade95c7'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2455,7 +2455,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d90cdd0e14de06056da88218f241b20dca98906df6a26754c0c0bccb4786ef42', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '812eafb1f5a8cc7578fcca7b7fa670458f9fcc28170259d210d42067878a0f19'),
+                        'sm_90': Build('4d52134f79ad2bbe5a2b441c60dc02db7e722e83449e640bf985214257dd5ea0', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '29f3ee309fb698a17ef906ff1472489b82557593aa9b23d290be1e56aff49ad2'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2475,7 +2475,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('590d8c52706598f97d219f616028947d24eb3adac00ce118ed2eefa16c86a864', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'ed5478b01c0117293685e77eeb01c69e464715eb2c688e2b76d3fad95ce07eec'),
+                        'sm_90': Build('3b4399dd88c0c70a98869942122fb3642f5f0ee4b1a1d35647a81fa040df7a7d', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'e85cacfb1ca752c13eff943e93a94b179d07125526caa76603ac1e1e8041ae8a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2495,7 +2495,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('934aa857a6a144f42ce3a3fe2adad6ed2462cdc59e881d4b6612e3be216f30e3', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '2fb5a786783a9e0b3f3aae2f715ff9d5d57b5a2e9e1acbb9b066e87117193b7f'),
+                        'sm_90': Build('ac4119e200fbc6fe33880e1d5c5328648b158e865b77047e66c9194684882af6', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '68e023091c319c6d1307510942858b7f5dc5fb520396a966609b2fe2076cf485'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2515,7 +2515,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7a2adb6b5397d6478add429a2847f2b6f76dda3bb31b74035f8318e464bfec30', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', 'eeaefa795ac2a1abe9a8b0d9083dd1c9b110f83575749617f078ee9d4a8ce553'),
+                        'sm_90': Build('f56b737148bd51d464f3af396751b6ff071f829f2ec8fea1b9c9922d4b242874', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '68b9f7c0e6d08de32f829b6296b6b8c765264e7f28228c98cfe3d50a673a2b61'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2537,7 +2537,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('06ef91ed8fc73f07eee0ca0bc2819f00ca34f4dae5212db65c28028266890e54', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '75710f649ae08f060080e31ae103f41512c1084d2be3677a65f2986e50a34b40'),
+                        'sm_90': Build('856529b43b208189b350aded9feb42f6bcfc99af891e1c67e71e661c965d2431', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'b7f8141ffa59e2ebe83d237e4ee5401eff990b94b3e71331915d44a4ffa41bcb'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2559,7 +2559,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('15d19c68e13a97841ee91b2023d6238d12b31c46b4fff2ba26ea26faaeb8285c', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '9cbc26a24bd288eee8747e030292a4c4cafa6818015bfd25a269cf8fe8be3cc1'),
+                        'sm_90': Build('1f03fd0b597732b5c6531544f9138bab28388c220c85dca5b8377e179ff15228', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '13b8165c9f251dc98422c0e09f75edb124def78bf0f9383002e4f2ad317772f5'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2581,7 +2581,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('172b731cd87c03c437d9e216bf7d46e1c5abab3e7db5b5e02da8b587c28c256c', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '336bed475f18981ea741d9dad298c3b129070a7e27c913ba3bd9a5a8d4a2b2fb'),
+                        'sm_90': Build('83d91cccbf4de66d32b2b8f5658791d06a1809291ebec5acc5f3faa8b4e74967', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '3c2750667397baf69f7c9b29fe01aff001c31a28fd67379f1bfbd3d5ba468a36'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2750,7 +2750,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('34ac0a4afdd7f62b20a83308ec38b2d4cfa3b4e8add6e11307644f47e92e5016', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
+                        'sm_90': Build('e80f7b8946b0bba621d1d016896d143e46f843c89ac41bf2b67698001493a29f', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2787,7 +2787,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a7facd272e5466fe88239c757d089b6907ee69efdbf2dcebfe315cf05c63870c', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '6b623f89b4f970afe3b8854247cf1b0f557682af7d0103624769a0ca33d3f2ca'),
+                        'sm_90': Build('c7e90f07f58a1b950b8d1031e8c8991d80cd6268b0975a674e10049c3a1fc52b', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', 'ed56c5808c91a72eda645e8c71b35c71fb362e7da29472a716b860db9009bb70'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2807,7 +2807,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ca90b4ea020e928e65036fe39f2cb324cd989b9c5ce56d3a71362e8b71234827', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'fb6cd0b1c0d6e3aeb070efddb5f1a261e8f55ec502b0c1d69af28340f85eee65'),
+                        'sm_90': Build('9c412a446b213ac241b000ab3847d145355946796cd79064f6b2b3c32a176c9a', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '1874ad16f4eec703ac359d1617954e622e82ce58206b7ddce4b8ff085ade95c7'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2827,7 +2827,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d90cdd0e14de06056da88218f241b20dca98906df6a26754c0c0bccb4786ef42', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '812eafb1f5a8cc7578fcca7b7fa670458f9fcc28170259d210d42067878a0f19'),
+                        'sm_90': Build('4d52134f79ad2bbe5a2b441c60dc02db7e722e83449e640bf985214257dd5ea0', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '29f3ee309fb698a17ef906ff1472489b82557593aa9b23d290be1e56aff49ad2'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2847,7 +2847,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('590d8c52706598f97d219f616028947d24eb3adac00ce118ed2eefa16c86a864', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'ed5478b01c0117293685e77eeb01c69e464715eb2c688e2b76d3fad95ce07eec'),
+                        'sm_90': Build('3b4399dd88c0c70a98869942122fb3642f5f0ee4b1a1d35647a81fa040df7a7d', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'e85cacfb1ca752c13eff943e93a94b179d07125526caa76603ac1e1e8041ae8a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2867,7 +2867,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('934aa857a6a144f42ce3a3fe2adad6ed2462cdc59e881d4b6612e3be216f30e3', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '2fb5a786783a9e0b3f3aae2f715ff9d5d57b5a2e9e1acbb9b066e87117193b7f'),
+                        'sm_90': Build('ac4119e200fbc6fe33880e1d5c5328648b158e865b77047e66c9194684882af6', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '68e023091c319c6d1307510942858b7f5dc5fb520396a966609b2fe2076cf485'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2887,7 +2887,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7a2adb6b5397d6478add429a2847f2b6f76dda3bb31b74035f8318e464bfec30', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', 'eeaefa795ac2a1abe9a8b0d9083dd1c9b110f83575749617f078ee9d4a8ce553'),
+                        'sm_90': Build('f56b737148bd51d464f3af396751b6ff071f829f2ec8fea1b9c9922d4b242874', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '68b9f7c0e6d08de32f829b6296b6b8c765264e7f28228c98cfe3d50a673a2b61'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2909,7 +2909,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('06ef91ed8fc73f07eee0ca0bc2819f00ca34f4dae5212db65c28028266890e54', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '75710f649ae08f060080e31ae103f41512c1084d2be3677a65f2986e50a34b40'),
+                        'sm_90': Build('856529b43b208189b350aded9feb42f6bcfc99af891e1c67e71e661c965d2431', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'b7f8141ffa59e2ebe83d237e4ee5401eff990b94b3e71331915d44a4ffa41bcb'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2931,7 +2931,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('15d19c68e13a97841ee91b2023d6238d12b31c46b4fff2ba26ea26faaeb8285c', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '9cbc26a24bd288eee8747e030292a4c4cafa6818015bfd25a269cf8fe8be3cc1'),
+                        'sm_90': Build('1f03fd0b597732b5c6531544f9138bab28388c220c85dca5b8377e179ff15228', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '13b8165c9f251dc98422c0e09f75edb124def78bf0f9383002e4f2ad317772f5'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2953,7 +2953,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('172b731cd87c03c437d9e216bf7d46e1c5abab3e7db5b5e02da8b587c28c256c', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '336bed475f18981ea741d9dad298c3b129070a7e27c913ba3bd9a5a8d4a2b2fb'),
+                        'sm_90': Build('83d91cccbf4de66d32b2b8f5658791d06a1809291ebec5acc5f3faa8b4e74967', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '3c2750667397baf69f7c9b29fe01aff001c31a28fd67379f1bfbd3d5ba468a36'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3122,7 +3122,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('34ac0a4afdd7f62b20a83308ec38b2d4cfa3b4e8add6e11307644f47e92e5016', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
+                        'sm_90': Build('e80f7b8946b0bba621d1d016896d143e46f843c89ac41bf2b67698001493a29f', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3159,7 +3159,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a7facd272e5466fe88239c757d089b6907ee69efdbf2dcebfe315cf05c63870c', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '6b623f89b4f970afe3b8854247cf1b0f557682af7d0103624769a0ca33d3f2ca'),
+                        'sm_90': Build('c7e90f07f58a1b950b8d1031e8c8991d80cd6268b0975a674e10049c3a1fc52b', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', 'ed56c5808c91a72eda645e8c71b35c71fb362e7da29472a716b860db9009bb70'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3179,7 +3179,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ca90b4ea020e928e65036fe39f2cb324cd989b9c5ce56d3a71362e8b71234827', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'fb6cd0b1c0d6e3aeb070efddb5f1a261e8f55ec502b0c1d69af28340f85eee65'),
+                        'sm_90': Build('9c412a446b213ac241b000ab3847d145355946796cd79064f6b2b3c32a176c9a', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '1874ad16f4eec703ac359d1617954e622e82ce58206b7ddce4b8ff085ade95c7'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3199,7 +3199,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d90cdd0e14de06056da88218f241b20dca98906df6a26754c0c0bccb4786ef42', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '812eafb1f5a8cc7578fcca7b7fa670458f9fcc28170259d210d42067878a0f19'),
+                        'sm_90': Build('4d52134f79ad2bbe5a2b441c60dc02db7e722e83449e640bf985214257dd5ea0', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '29f3ee309fb698a17ef906ff1472489b82557593aa9b23d290be1e56aff49ad2'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3219,7 +3219,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('590d8c52706598f97d219f616028947d24eb3adac00ce118ed2eefa16c86a864', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'ed5478b01c0117293685e77eeb01c69e464715eb2c688e2b76d3fad95ce07eec'),
+                        'sm_90': Build('3b4399dd88c0c70a98869942122fb3642f5f0ee4b1a1d35647a81fa040df7a7d', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'e85cacfb1ca752c13eff943e93a94b179d07125526caa76603ac1e1e8041ae8a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3239,7 +3239,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('934aa857a6a144f42ce3a3fe2adad6ed2462cdc59e881d4b6612e3be216f30e3', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '2fb5a786783a9e0b3f3aae2f715ff9d5d57b5a2e9e1acbb9b066e87117193b7f'),
+                        'sm_90': Build('ac4119e200fbc6fe33880e1d5c5328648b158e865b77047e66c9194684882af6', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '68e023091c319c6d1307510942858b7f5dc5fb520396a966609b2fe2076cf485'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3259,7 +3259,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7a2adb6b5397d6478add429a2847f2b6f76dda3bb31b74035f8318e464bfec30', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', 'eeaefa795ac2a1abe9a8b0d9083dd1c9b110f83575749617f078ee9d4a8ce553'),
+                        'sm_90': Build('f56b737148bd51d464f3af396751b6ff071f829f2ec8fea1b9c9922d4b242874', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '68b9f7c0e6d08de32f829b6296b6b8c765264e7f28228c98cfe3d50a673a2b61'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3281,7 +3281,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('06ef91ed8fc73f07eee0ca0bc2819f00ca34f4dae5212db65c28028266890e54', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '75710f649ae08f060080e31ae103f41512c1084d2be3677a65f2986e50a34b40'),
+                        'sm_90': Build('856529b43b208189b350aded9feb42f6bcfc99af891e1c67e71e661c965d2431', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'b7f8141ffa59e2ebe83d237e4ee5401eff990b94b3e71331915d44a4ffa41bcb'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3303,7 +3303,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('15d19c68e13a97841ee91b2023d6238d12b31c46b4fff2ba26ea26faaeb8285c', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '9cbc26a24bd288eee8747e030292a4c4cafa6818015bfd25a269cf8fe8be3cc1'),
+                        'sm_90': Build('1f03fd0b597732b5c6531544f9138bab28388c220c85dca5b8377e179ff15228', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '13b8165c9f251dc98422c0e09f75edb124def78bf0f9383002e4f2ad317772f5'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3325,7 +3325,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('172b731cd87c03c437d9e216bf7d46e1c5abab3e7db5b5e02da8b587c28c256c', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '336bed475f18981ea741d9dad298c3b129070a7e27c913ba3bd9a5a8d4a2b2fb'),
+                        'sm_90': Build('83d91cccbf4de66d32b2b8f5658791d06a1809291ebec5acc5f3faa8b4e74967', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '3c2750667397baf69f7c9b29fe01aff001c31a28fd67379f1bfbd3d5ba468a36'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3494,7 +3494,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('caca05956399d0f244ff956597f36295cfa4fccfc563d3b9f1361fe5d86ee7b0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
+                        'sm_90': Build('b214d51a9efe739b4656847fbed3fc2b9f70b5ca72da96681c2bac996bab5fb8', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3562,7 +3562,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('caca05956399d0f244ff956597f36295cfa4fccfc563d3b9f1361fe5d86ee7b0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
+                        'sm_90': Build('b214d51a9efe739b4656847fbed3fc2b9f70b5ca72da96681c2bac996bab5fb8', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3630,7 +3630,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('caca05956399d0f244ff956597f36295cfa4fccfc563d3b9f1361fe5d86ee7b0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
+                        'sm_90': Build('b214d51a9efe739b4656847fbed3fc2b9f70b5ca72da96681c2bac996bab5fb8', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3667,7 +3667,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6558d6f01abe49b5102e821ea0604f53a77ee05f3335a63db0d46e5f79bbe1b0', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '6b623f89b4f970afe3b8854247cf1b0f557682af7d0103624769a0ca33d3f2ca'),
+                        'sm_90': Build('1860699a4cd3184ba08f74de522670028fbee76c3290575236f0665bbae6633f', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', 'ed56c5808c91a72eda645e8c71b35c71fb362e7da29472a716b860db9009bb70'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3687,7 +3687,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8f3357b7c0ba7834e4249a91bd1ec7daec97caad0fef6270c4c3e0b0742dcdc8', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'fb6cd0b1c0d6e3aeb070efddb5f1a261e8f55ec502b0c1d69af28340f85eee65'),
+                        'sm_90': Build('3fb4587849a7c1e2bf9ee18a1740833dc918a113f8ead23e88c760fcb5f1e004', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '1874ad16f4eec703ac359d1617954e622e82ce58206b7ddce4b8ff085ade95c7'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3707,7 +3707,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('822bfa03aa27df1ede83b45d046243b9d5cb448995bce8d47cc4733a5db366b0', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '812eafb1f5a8cc7578fcca7b7fa670458f9fcc28170259d210d42067878a0f19'),
+                        'sm_90': Build('c6d306b8752a37a6940ecb670af8117b10cdacd5c69479c421ad674451b6df52', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '29f3ee309fb698a17ef906ff1472489b82557593aa9b23d290be1e56aff49ad2'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3727,7 +3727,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a65f709f29f4b92c76735e21fdfb238110fb927e910baa773937a83987428e3c', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'ed5478b01c0117293685e77eeb01c69e464715eb2c688e2b76d3fad95ce07eec'),
+                        'sm_90': Build('1d45266eaedba945f72a87fe631f825517c334ac4e2e3064e44ea142d3c3813d', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'e85cacfb1ca752c13eff943e93a94b179d07125526caa76603ac1e1e8041ae8a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3747,7 +3747,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e36d23ae0f1e5b85f698f4e78d92aa590fa6b7d59c48ea0a125cea6eb2e7d7c2', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '2fb5a786783a9e0b3f3aae2f715ff9d5d57b5a2e9e1acbb9b066e87117193b7f'),
+                        'sm_90': Build('ba3fc4b62083cfd50074ff8bdae36040bb97e5007a9f267203fb3babb72317d8', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '68e023091c319c6d1307510942858b7f5dc5fb520396a966609b2fe2076cf485'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3767,7 +3767,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('cb58b99739382859068512a656d1ffdafcf9be1ed1166090ff9a6d2b624bb328', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', 'eeaefa795ac2a1abe9a8b0d9083dd1c9b110f83575749617f078ee9d4a8ce553'),
+                        'sm_90': Build('5c5c0827192a05504e4e4f0f08aa6d5cd6589885349a9a943a11401981fcdbef', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '68b9f7c0e6d08de32f829b6296b6b8c765264e7f28228c98cfe3d50a673a2b61'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3789,7 +3789,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('74859d26324caa68970766b07c91ff823749d1d6fd10f82a3a0adce3736f11ab', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '75710f649ae08f060080e31ae103f41512c1084d2be3677a65f2986e50a34b40'),
+                        'sm_90': Build('9226580df3dc0828996432e3dd62518c7f6c927e280316dd459c14e93866cb72', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'b7f8141ffa59e2ebe83d237e4ee5401eff990b94b3e71331915d44a4ffa41bcb'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3811,7 +3811,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1005badd84b1611cbf39e75e5f329dc86a5bd981de0985f72a3d5c9ef46ab6de', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '9cbc26a24bd288eee8747e030292a4c4cafa6818015bfd25a269cf8fe8be3cc1'),
+                        'sm_90': Build('c7a227f9e76c4f1ccc25528cdd1845d3955f65f3d1aee3105a5870b2487b96f7', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '13b8165c9f251dc98422c0e09f75edb124def78bf0f9383002e4f2ad317772f5'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3833,7 +3833,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('b386f66d33280152b94367e303d6c92f4574968a853abb76aa6738826d882083', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '336bed475f18981ea741d9dad298c3b129070a7e27c913ba3bd9a5a8d4a2b2fb'),
+                        'sm_90': Build('a9b5abeedf90c8e653084efab89b85aaa984f4ff67ba935d20ff57a354132ee2', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '3c2750667397baf69f7c9b29fe01aff001c31a28fd67379f1bfbd3d5ba468a36'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4002,7 +4002,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('caca05956399d0f244ff956597f36295cfa4fccfc563d3b9f1361fe5d86ee7b0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
+                        'sm_90': Build('b214d51a9efe739b4656847fbed3fc2b9f70b5ca72da96681c2bac996bab5fb8', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4039,7 +4039,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6558d6f01abe49b5102e821ea0604f53a77ee05f3335a63db0d46e5f79bbe1b0', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '6b623f89b4f970afe3b8854247cf1b0f557682af7d0103624769a0ca33d3f2ca'),
+                        'sm_90': Build('1860699a4cd3184ba08f74de522670028fbee76c3290575236f0665bbae6633f', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', 'ed56c5808c91a72eda645e8c71b35c71fb362e7da29472a716b860db9009bb70'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4059,7 +4059,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8f3357b7c0ba7834e4249a91bd1ec7daec97caad0fef6270c4c3e0b0742dcdc8', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'fb6cd0b1c0d6e3aeb070efddb5f1a261e8f55ec502b0c1d69af28340f85eee65'),
+                        'sm_90': Build('3fb4587849a7c1e2bf9ee18a1740833dc918a113f8ead23e88c760fcb5f1e004', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '1874ad16f4eec703ac359d1617954e622e82ce58206b7ddce4b8ff085ade95c7'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4079,7 +4079,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('822bfa03aa27df1ede83b45d046243b9d5cb448995bce8d47cc4733a5db366b0', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '812eafb1f5a8cc7578fcca7b7fa670458f9fcc28170259d210d42067878a0f19'),
+                        'sm_90': Build('c6d306b8752a37a6940ecb670af8117b10cdacd5c69479c421ad674451b6df52', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '29f3ee309fb698a17ef906ff1472489b82557593aa9b23d290be1e56aff49ad2'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4099,7 +4099,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a65f709f29f4b92c76735e21fdfb238110fb927e910baa773937a83987428e3c', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'ed5478b01c0117293685e77eeb01c69e464715eb2c688e2b76d3fad95ce07eec'),
+                        'sm_90': Build('1d45266eaedba945f72a87fe631f825517c334ac4e2e3064e44ea142d3c3813d', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'e85cacfb1ca752c13eff943e93a94b179d07125526caa76603ac1e1e8041ae8a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4119,7 +4119,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e36d23ae0f1e5b85f698f4e78d92aa590fa6b7d59c48ea0a125cea6eb2e7d7c2', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '2fb5a786783a9e0b3f3aae2f715ff9d5d57b5a2e9e1acbb9b066e87117193b7f'),
+                        'sm_90': Build('ba3fc4b62083cfd50074ff8bdae36040bb97e5007a9f267203fb3babb72317d8', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '68e023091c319c6d1307510942858b7f5dc5fb520396a966609b2fe2076cf485'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4139,7 +4139,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('cb58b99739382859068512a656d1ffdafcf9be1ed1166090ff9a6d2b624bb328', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', 'eeaefa795ac2a1abe9a8b0d9083dd1c9b110f83575749617f078ee9d4a8ce553'),
+                        'sm_90': Build('5c5c0827192a05504e4e4f0f08aa6d5cd6589885349a9a943a11401981fcdbef', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '68b9f7c0e6d08de32f829b6296b6b8c765264e7f28228c98cfe3d50a673a2b61'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4161,7 +4161,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('74859d26324caa68970766b07c91ff823749d1d6fd10f82a3a0adce3736f11ab', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '75710f649ae08f060080e31ae103f41512c1084d2be3677a65f2986e50a34b40'),
+                        'sm_90': Build('9226580df3dc0828996432e3dd62518c7f6c927e280316dd459c14e93866cb72', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'b7f8141ffa59e2ebe83d237e4ee5401eff990b94b3e71331915d44a4ffa41bcb'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4183,7 +4183,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1005badd84b1611cbf39e75e5f329dc86a5bd981de0985f72a3d5c9ef46ab6de', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '9cbc26a24bd288eee8747e030292a4c4cafa6818015bfd25a269cf8fe8be3cc1'),
+                        'sm_90': Build('c7a227f9e76c4f1ccc25528cdd1845d3955f65f3d1aee3105a5870b2487b96f7', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '13b8165c9f251dc98422c0e09f75edb124def78bf0f9383002e4f2ad317772f5'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4205,7 +4205,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('b386f66d33280152b94367e303d6c92f4574968a853abb76aa6738826d882083', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '336bed475f18981ea741d9dad298c3b129070a7e27c913ba3bd9a5a8d4a2b2fb'),
+                        'sm_90': Build('a9b5abeedf90c8e653084efab89b85aaa984f4ff67ba935d20ff57a354132ee2', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '3c2750667397baf69f7c9b29fe01aff001c31a28fd67379f1bfbd3d5ba468a36'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4374,7 +4374,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('caca05956399d0f244ff956597f36295cfa4fccfc563d3b9f1361fe5d86ee7b0', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '6d06d2a46470c4456dcddc71465fd59bb014c883c153626264f9db98abc985dd'),
+                        'sm_90': Build('b214d51a9efe739b4656847fbed3fc2b9f70b5ca72da96681c2bac996bab5fb8', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4411,7 +4411,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6558d6f01abe49b5102e821ea0604f53a77ee05f3335a63db0d46e5f79bbe1b0', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '6b623f89b4f970afe3b8854247cf1b0f557682af7d0103624769a0ca33d3f2ca'),
+                        'sm_90': Build('1860699a4cd3184ba08f74de522670028fbee76c3290575236f0665bbae6633f', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', 'ed56c5808c91a72eda645e8c71b35c71fb362e7da29472a716b860db9009bb70'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4431,7 +4431,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8f3357b7c0ba7834e4249a91bd1ec7daec97caad0fef6270c4c3e0b0742dcdc8', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', 'fb6cd0b1c0d6e3aeb070efddb5f1a261e8f55ec502b0c1d69af28340f85eee65'),
+                        'sm_90': Build('3fb4587849a7c1e2bf9ee18a1740833dc918a113f8ead23e88c760fcb5f1e004', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '1874ad16f4eec703ac359d1617954e622e82ce58206b7ddce4b8ff085ade95c7'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4451,7 +4451,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('822bfa03aa27df1ede83b45d046243b9d5cb448995bce8d47cc4733a5db366b0', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '812eafb1f5a8cc7578fcca7b7fa670458f9fcc28170259d210d42067878a0f19'),
+                        'sm_90': Build('c6d306b8752a37a6940ecb670af8117b10cdacd5c69479c421ad674451b6df52', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '29f3ee309fb698a17ef906ff1472489b82557593aa9b23d290be1e56aff49ad2'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4471,7 +4471,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a65f709f29f4b92c76735e21fdfb238110fb927e910baa773937a83987428e3c', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'ed5478b01c0117293685e77eeb01c69e464715eb2c688e2b76d3fad95ce07eec'),
+                        'sm_90': Build('1d45266eaedba945f72a87fe631f825517c334ac4e2e3064e44ea142d3c3813d', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'e85cacfb1ca752c13eff943e93a94b179d07125526caa76603ac1e1e8041ae8a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4491,7 +4491,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e36d23ae0f1e5b85f698f4e78d92aa590fa6b7d59c48ea0a125cea6eb2e7d7c2', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '2fb5a786783a9e0b3f3aae2f715ff9d5d57b5a2e9e1acbb9b066e87117193b7f'),
+                        'sm_90': Build('ba3fc4b62083cfd50074ff8bdae36040bb97e5007a9f267203fb3babb72317d8', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '68e023091c319c6d1307510942858b7f5dc5fb520396a966609b2fe2076cf485'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4511,7 +4511,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('cb58b99739382859068512a656d1ffdafcf9be1ed1166090ff9a6d2b624bb328', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', 'eeaefa795ac2a1abe9a8b0d9083dd1c9b110f83575749617f078ee9d4a8ce553'),
+                        'sm_90': Build('5c5c0827192a05504e4e4f0f08aa6d5cd6589885349a9a943a11401981fcdbef', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '68b9f7c0e6d08de32f829b6296b6b8c765264e7f28228c98cfe3d50a673a2b61'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4533,7 +4533,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('74859d26324caa68970766b07c91ff823749d1d6fd10f82a3a0adce3736f11ab', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '75710f649ae08f060080e31ae103f41512c1084d2be3677a65f2986e50a34b40'),
+                        'sm_90': Build('9226580df3dc0828996432e3dd62518c7f6c927e280316dd459c14e93866cb72', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'b7f8141ffa59e2ebe83d237e4ee5401eff990b94b3e71331915d44a4ffa41bcb'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4555,7 +4555,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1005badd84b1611cbf39e75e5f329dc86a5bd981de0985f72a3d5c9ef46ab6de', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '9cbc26a24bd288eee8747e030292a4c4cafa6818015bfd25a269cf8fe8be3cc1'),
+                        'sm_90': Build('c7a227f9e76c4f1ccc25528cdd1845d3955f65f3d1aee3105a5870b2487b96f7', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '13b8165c9f251dc98422c0e09f75edb124def78bf0f9383002e4f2ad317772f5'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4577,7 +4577,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('b386f66d33280152b94367e303d6c92f4574968a853abb76aa6738826d882083', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '336bed475f18981ea741d9dad298c3b129070a7e27c913ba3bd9a5a8d4a2b2fb'),
+                        'sm_90': Build('a9b5abeedf90c8e653084efab89b85aaa984f4ff67ba935d20ff57a354132ee2', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '3c2750667397baf69f7c9b29fe01aff001c31a28fd67379f1bfbd3d5ba468a36'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4746,7 +4746,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6cd61270d300a681160a0007a45bf70eadb7a9170c65d078f83db12426bbe7b4', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '605ac947e6e6ec83ac8c6591e22d44469ce5d7382b937d43a99207ba2da250e3'),
+                        'sm_90': Build('634f65f6956c8d452fefd8a46296b80e7603a39ae043b2ff8270b33f5b2f051e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5f768431ef69315fa7302d2d920b213dd9fb09b764135bdd19be00d27d5d89ec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4814,7 +4814,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6cd61270d300a681160a0007a45bf70eadb7a9170c65d078f83db12426bbe7b4', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '605ac947e6e6ec83ac8c6591e22d44469ce5d7382b937d43a99207ba2da250e3'),
+                        'sm_90': Build('634f65f6956c8d452fefd8a46296b80e7603a39ae043b2ff8270b33f5b2f051e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5f768431ef69315fa7302d2d920b213dd9fb09b764135bdd19be00d27d5d89ec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4882,7 +4882,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6cd61270d300a681160a0007a45bf70eadb7a9170c65d078f83db12426bbe7b4', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '605ac947e6e6ec83ac8c6591e22d44469ce5d7382b937d43a99207ba2da250e3'),
+                        'sm_90': Build('634f65f6956c8d452fefd8a46296b80e7603a39ae043b2ff8270b33f5b2f051e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5f768431ef69315fa7302d2d920b213dd9fb09b764135bdd19be00d27d5d89ec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4919,7 +4919,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d506f665d72f460c4d4b5dd367e5b3a08ca8b403b799e282aa9faee64da97f72', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', 'b433802f712bce94a3784b0ce57aa4f3205ba222ba4c2e33cf1d2a4a25385770'),
+                        'sm_90': Build('dc0842d105fe30913050d119b6f2e16fd24fb1516314b3c158964ccb0dc62474', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '555b708ae1325f4e49e9162b00e74d223fffd277a911f40a60a0ebbf3027fbb6'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4939,7 +4939,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('84736a1efdda8e12c5a9f155b15afd2695f0fe78f69f9fd76fdbdcbd8c0b7721', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'fab243484c24ebf8400895e62d94ebac257b39c5ae2376d77309b9a3a572f1df'),
+                        'sm_90': Build('24ac665aa049242934c993667dde41d1656c4780596d591b2490292866877d11', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'a9786a400a5f52f0047cb765e10a98ec415278e7a1492f0a7f9ad3af2fcdd787'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4959,7 +4959,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a38727d6448c0c83cb0d06af3d8d6f5e520a94690bd3cb405ea5394b5417afbc', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '07b1f7ddf799389fcde0bcacfe1785cbfd669e7d48a0fe7a009621e98ace9080'),
+                        'sm_90': Build('8f31b933002d01bae43f70f67e1b4b1ff355aaa94adade36057da6ac5e0e4152', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', 'f33987db43da69e473287fd13d9fcb59878f520a0be16ed24818a724336e64e3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4979,7 +4979,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('381e78eb035b210eecff2a0fc555d7faeef00185457554c4bd18a57553a0b65c', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '1bc2d635b1b36b1c00eaf1c7a01cc4c6146cf8284e14013e184bc428bed593f0'),
+                        'sm_90': Build('aa0d699e29be9171ee1b36c7e614837848137807c8ac2f8b8f0ebbf1a466f419', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '90cb2a82b849f932b6a9b9a0115a30a2cf8409bdc583d4f8660ec6ba4a2b9e49'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4999,7 +4999,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a0622a0a4622191b5f760ca37cb2ffec1b24c6a55ecf8628eb1a96bcaa460422', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '4c325714fdcb2ef9d852697b515fc3351a0c9f28caebab55ca2c90b07829f1da'),
+                        'sm_90': Build('0f062a685e576385148414bd77b1dd34987b50d1d70cdce6dd2439afb076fcd4', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '7b3783e395b08ff169f72c700a0501360057ecdc7b494d3ef429da360ed6962d'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5019,7 +5019,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5cfc207cb113d2326a2fc7980e6f8b1fd720777703b9a52a84ace2e25d01ab90', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'e2d85ef02bf0b8bab140654f2b783bd90799a1e5a9f07b77e21a0e5bff58be85'),
+                        'sm_90': Build('ef545f5d171b3e91275c37f5d7160cffecb4f90c186eab2dc70404841a548992', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'e7acd9e39442a24e5cec9aaf8ba45668c6daf27933becd1176f9b80c822af3b4'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5041,7 +5041,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('dc6818aae55925565eec1e50ea6a67e94a155c5286507eca759cf862a10deb06', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '12bf4b77eaf7d68ee7953434c5e202c7df2c8ee9037aed3f85329ad3dc970bce'),
+                        'sm_90': Build('69b91184d894739c6ecbca0ee524c662ad109809c715db61713911b49cbbbe75', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '2f559893395b7283fd8b4b9ab61519eaaef335221b44ba2a557299883eaa4b8a'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5063,7 +5063,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('9cd91f5e3db473a94792292a4b2b45602910c3c804ceb76b0722665b8af8e77b', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'ad0a0c18254826517eeb2800f6abc379c719fd851c80fc000a3cd48206f280ab'),
+                        'sm_90': Build('615432766f0d6352ef294ad84f303fcecc7f48eead67eeef42af3548442fc522', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', '397292a57e2d9026b9168a63b5ebc1e717532c193954e746ab3f92eeace12c37'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5085,7 +5085,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('dfd4490c71bca08f761a333e691632c83e8112c507d58f6e15cd8c6c0609fc91', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '824ee7f289d8ae6c1b1e7a683bfdc000b916ea4f71643b2d0ccce5a2930456ef'),
+                        'sm_90': Build('e167ebbc7cd42268c86122a897a8d700d010ed67bd25579bc0f7b20821641c17', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '7ebd4aeaef7bce6b9663f75974a67adc55a3bc0e544772b25c6163fc4a721d21'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5254,7 +5254,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6cd61270d300a681160a0007a45bf70eadb7a9170c65d078f83db12426bbe7b4', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '605ac947e6e6ec83ac8c6591e22d44469ce5d7382b937d43a99207ba2da250e3'),
+                        'sm_90': Build('634f65f6956c8d452fefd8a46296b80e7603a39ae043b2ff8270b33f5b2f051e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5f768431ef69315fa7302d2d920b213dd9fb09b764135bdd19be00d27d5d89ec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5291,7 +5291,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d506f665d72f460c4d4b5dd367e5b3a08ca8b403b799e282aa9faee64da97f72', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', 'b433802f712bce94a3784b0ce57aa4f3205ba222ba4c2e33cf1d2a4a25385770'),
+                        'sm_90': Build('dc0842d105fe30913050d119b6f2e16fd24fb1516314b3c158964ccb0dc62474', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '555b708ae1325f4e49e9162b00e74d223fffd277a911f40a60a0ebbf3027fbb6'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5311,7 +5311,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('84736a1efdda8e12c5a9f155b15afd2695f0fe78f69f9fd76fdbdcbd8c0b7721', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'fab243484c24ebf8400895e62d94ebac257b39c5ae2376d77309b9a3a572f1df'),
+                        'sm_90': Build('24ac665aa049242934c993667dde41d1656c4780596d591b2490292866877d11', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'a9786a400a5f52f0047cb765e10a98ec415278e7a1492f0a7f9ad3af2fcdd787'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5331,7 +5331,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a38727d6448c0c83cb0d06af3d8d6f5e520a94690bd3cb405ea5394b5417afbc', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '07b1f7ddf799389fcde0bcacfe1785cbfd669e7d48a0fe7a009621e98ace9080'),
+                        'sm_90': Build('8f31b933002d01bae43f70f67e1b4b1ff355aaa94adade36057da6ac5e0e4152', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', 'f33987db43da69e473287fd13d9fcb59878f520a0be16ed24818a724336e64e3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5351,7 +5351,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('381e78eb035b210eecff2a0fc555d7faeef00185457554c4bd18a57553a0b65c', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '1bc2d635b1b36b1c00eaf1c7a01cc4c6146cf8284e14013e184bc428bed593f0'),
+                        'sm_90': Build('aa0d699e29be9171ee1b36c7e614837848137807c8ac2f8b8f0ebbf1a466f419', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '90cb2a82b849f932b6a9b9a0115a30a2cf8409bdc583d4f8660ec6ba4a2b9e49'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5371,7 +5371,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a0622a0a4622191b5f760ca37cb2ffec1b24c6a55ecf8628eb1a96bcaa460422', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '4c325714fdcb2ef9d852697b515fc3351a0c9f28caebab55ca2c90b07829f1da'),
+                        'sm_90': Build('0f062a685e576385148414bd77b1dd34987b50d1d70cdce6dd2439afb076fcd4', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '7b3783e395b08ff169f72c700a0501360057ecdc7b494d3ef429da360ed6962d'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5391,7 +5391,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5cfc207cb113d2326a2fc7980e6f8b1fd720777703b9a52a84ace2e25d01ab90', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'e2d85ef02bf0b8bab140654f2b783bd90799a1e5a9f07b77e21a0e5bff58be85'),
+                        'sm_90': Build('ef545f5d171b3e91275c37f5d7160cffecb4f90c186eab2dc70404841a548992', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'e7acd9e39442a24e5cec9aaf8ba45668c6daf27933becd1176f9b80c822af3b4'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5413,7 +5413,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('dc6818aae55925565eec1e50ea6a67e94a155c5286507eca759cf862a10deb06', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '12bf4b77eaf7d68ee7953434c5e202c7df2c8ee9037aed3f85329ad3dc970bce'),
+                        'sm_90': Build('69b91184d894739c6ecbca0ee524c662ad109809c715db61713911b49cbbbe75', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '2f559893395b7283fd8b4b9ab61519eaaef335221b44ba2a557299883eaa4b8a'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5435,7 +5435,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('9cd91f5e3db473a94792292a4b2b45602910c3c804ceb76b0722665b8af8e77b', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'ad0a0c18254826517eeb2800f6abc379c719fd851c80fc000a3cd48206f280ab'),
+                        'sm_90': Build('615432766f0d6352ef294ad84f303fcecc7f48eead67eeef42af3548442fc522', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', '397292a57e2d9026b9168a63b5ebc1e717532c193954e746ab3f92eeace12c37'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5457,7 +5457,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('dfd4490c71bca08f761a333e691632c83e8112c507d58f6e15cd8c6c0609fc91', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '824ee7f289d8ae6c1b1e7a683bfdc000b916ea4f71643b2d0ccce5a2930456ef'),
+                        'sm_90': Build('e167ebbc7cd42268c86122a897a8d700d010ed67bd25579bc0f7b20821641c17', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '7ebd4aeaef7bce6b9663f75974a67adc55a3bc0e544772b25c6163fc4a721d21'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5626,7 +5626,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6cd61270d300a681160a0007a45bf70eadb7a9170c65d078f83db12426bbe7b4', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '605ac947e6e6ec83ac8c6591e22d44469ce5d7382b937d43a99207ba2da250e3'),
+                        'sm_90': Build('634f65f6956c8d452fefd8a46296b80e7603a39ae043b2ff8270b33f5b2f051e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5f768431ef69315fa7302d2d920b213dd9fb09b764135bdd19be00d27d5d89ec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5663,7 +5663,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d506f665d72f460c4d4b5dd367e5b3a08ca8b403b799e282aa9faee64da97f72', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', 'b433802f712bce94a3784b0ce57aa4f3205ba222ba4c2e33cf1d2a4a25385770'),
+                        'sm_90': Build('dc0842d105fe30913050d119b6f2e16fd24fb1516314b3c158964ccb0dc62474', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '555b708ae1325f4e49e9162b00e74d223fffd277a911f40a60a0ebbf3027fbb6'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5683,7 +5683,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('84736a1efdda8e12c5a9f155b15afd2695f0fe78f69f9fd76fdbdcbd8c0b7721', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'fab243484c24ebf8400895e62d94ebac257b39c5ae2376d77309b9a3a572f1df'),
+                        'sm_90': Build('24ac665aa049242934c993667dde41d1656c4780596d591b2490292866877d11', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'a9786a400a5f52f0047cb765e10a98ec415278e7a1492f0a7f9ad3af2fcdd787'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5703,7 +5703,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a38727d6448c0c83cb0d06af3d8d6f5e520a94690bd3cb405ea5394b5417afbc', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '07b1f7ddf799389fcde0bcacfe1785cbfd669e7d48a0fe7a009621e98ace9080'),
+                        'sm_90': Build('8f31b933002d01bae43f70f67e1b4b1ff355aaa94adade36057da6ac5e0e4152', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', 'f33987db43da69e473287fd13d9fcb59878f520a0be16ed24818a724336e64e3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5723,7 +5723,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('381e78eb035b210eecff2a0fc555d7faeef00185457554c4bd18a57553a0b65c', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '1bc2d635b1b36b1c00eaf1c7a01cc4c6146cf8284e14013e184bc428bed593f0'),
+                        'sm_90': Build('aa0d699e29be9171ee1b36c7e614837848137807c8ac2f8b8f0ebbf1a466f419', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '90cb2a82b849f932b6a9b9a0115a30a2cf8409bdc583d4f8660ec6ba4a2b9e49'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5743,7 +5743,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a0622a0a4622191b5f760ca37cb2ffec1b24c6a55ecf8628eb1a96bcaa460422', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '4c325714fdcb2ef9d852697b515fc3351a0c9f28caebab55ca2c90b07829f1da'),
+                        'sm_90': Build('0f062a685e576385148414bd77b1dd34987b50d1d70cdce6dd2439afb076fcd4', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '7b3783e395b08ff169f72c700a0501360057ecdc7b494d3ef429da360ed6962d'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5763,7 +5763,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5cfc207cb113d2326a2fc7980e6f8b1fd720777703b9a52a84ace2e25d01ab90', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'e2d85ef02bf0b8bab140654f2b783bd90799a1e5a9f07b77e21a0e5bff58be85'),
+                        'sm_90': Build('ef545f5d171b3e91275c37f5d7160cffecb4f90c186eab2dc70404841a548992', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'e7acd9e39442a24e5cec9aaf8ba45668c6daf27933becd1176f9b80c822af3b4'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5785,7 +5785,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('dc6818aae55925565eec1e50ea6a67e94a155c5286507eca759cf862a10deb06', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '12bf4b77eaf7d68ee7953434c5e202c7df2c8ee9037aed3f85329ad3dc970bce'),
+                        'sm_90': Build('69b91184d894739c6ecbca0ee524c662ad109809c715db61713911b49cbbbe75', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '2f559893395b7283fd8b4b9ab61519eaaef335221b44ba2a557299883eaa4b8a'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5807,7 +5807,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('9cd91f5e3db473a94792292a4b2b45602910c3c804ceb76b0722665b8af8e77b', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'ad0a0c18254826517eeb2800f6abc379c719fd851c80fc000a3cd48206f280ab'),
+                        'sm_90': Build('615432766f0d6352ef294ad84f303fcecc7f48eead67eeef42af3548442fc522', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', '397292a57e2d9026b9168a63b5ebc1e717532c193954e746ab3f92eeace12c37'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5829,7 +5829,7 @@ TABLE = Table(
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('dfd4490c71bca08f761a333e691632c83e8112c507d58f6e15cd8c6c0609fc91', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '824ee7f289d8ae6c1b1e7a683bfdc000b916ea4f71643b2d0ccce5a2930456ef'),
+                        'sm_90': Build('e167ebbc7cd42268c86122a897a8d700d010ed67bd25579bc0f7b20821641c17', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '7ebd4aeaef7bce6b9663f75974a67adc55a3bc0e544772b25c6163fc4a721d21'),
                     },
                     kernels={
                         'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),

@@ -177,7 +177,6 @@ struct Outputs { storage_t* of[WORLD_SIZE]; };
 // One call, as a CTA of a rank sees it.
 struct Call {
   unsigned int rank, epoch;
-  unsigned int last;    // epoch of the call before
   unsigned int digest;  // of what the call does; ranks whose digests differ have made different calls
   bool lost;  // another call holds the channel, or one has failed there: this one neither publishes nor waits
   unsigned char* own;  // this rank's channel
@@ -234,9 +233,11 @@ __device__ void report(const Call& call, unsigned int peer, unsigned int waited_
 constexpr unsigned int OVERLAP = 3;  // two calls met on this rank
 constexpr unsigned int DISAGREEMENT = 255;  // the peer has made another call; `seen` is its digest
 
+__shared__ unsigned int last;  // epoch of the call before this one
+
 __device__ __forceinline__ Call begin(const Channels& channels, unsigned int rank_base, unsigned int digest,
                                       unsigned long long timeout_ns) {
-  __shared__ unsigned int last, others;
+  __shared__ unsigned int others;
   const unsigned int rank = rank_base + blockIdx.y;
   unsigned char* const own = channels.of[rank];
   if (threadIdx.x == 0) {
@@ -246,7 +247,7 @@ __device__ __forceinline__ Call begin(const Channels& channels, unsigned int ran
     others = static_cast<unsigned int>(found) == mine ? 0u : static_cast<unsigned int>(found);
   }
   __syncthreads();  // one decision for the whole CTA
-  const Call call = {rank, following(last), last, digest, others != 0, own, timeout_ns};
+  const Call call = {rank, following(last), digest, others != 0, own, timeout_ns};
   if (call.lost && threadIdx.x == 0 && (others & FAILED) == 0) report(call, rank, OVERLAP, 0);
   return call;
 }
@@ -266,7 +267,9 @@ __device__ __forceinline__ tagged_t* packet(unsigned char* channel, unsigned int
 constexpr unsigned int RENEWAL = 0xffffeu, RENEWED = 0x80000u;
 
 __device__ void renew(const Call& call, unsigned int pushed) {
+#pragma unroll 1
   for (unsigned int from = 0; from < WORLD_SIZE; ++from)
+#pragma unroll 1
     for (unsigned int word = pushed + blockIdx.x * THREADS + threadIdx.x; word < PACKET / sizeof(tagged_t); word += STRIDE)
       store_tagged_system(packet(call.own, call.epoch, from) + word, {0u, 0u, 0u, 0u});
 }
@@ -279,7 +282,7 @@ __device__ __forceinline__ void finish(const Call& call, bool done, unsigned int
   const unsigned int share = blockIdx.x == 0 ? CHANNEL_CTAS + 1 - CTAS : 1u;  // of a call's CTAs: CHANNEL_CTAS in all
   unsigned int* const departures = reinterpret_cast<unsigned int*>(call.own + DEPARTURES_AT);
   if ((fetch_add_relaxed_device(departures, share) + share) % CHANNEL_CTAS != 0) return;
-  replace_relaxed_device(ticket(call.own), static_cast<unsigned long long>(call.last) << 32 | holder(),
+  replace_relaxed_device(ticket(call.own), static_cast<unsigned long long>(last) << 32 | holder(),
                           static_cast<unsigned long long>(call.epoch) << 32);
 }
 
@@ -322,21 +325,23 @@ __device__ __forceinline__ void push(const Channels& channels, const Call& call,
 // What the peers push of the words from `begin` on that are a thread's next ones.
 struct Arrived { tagged_t of[SUMS_AT_ONCE][WORLD_SIZE]; };
 
-// Names the first peer whose word is missing: the epoch of what is there instead, or the bits of the digest that differ.
-__device__ void report_missing(const Call& call, unsigned int begin, unsigned int words, const Arrived& arrived) {
+// Looks for a peer whose word is of another call and names it; if the time is `up`, also one whose word is missing.
+// False if there is none. Reads the words again: what is rarely done needn't keep registers.
+__device__ bool report_missing(const Call& call, unsigned int begin, unsigned int words, bool up) {
   const Tags tags = tags_of(call);
-#pragma unroll
-  for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
-#pragma unroll
-    for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank)
-      if (rank != call.rank && begin + i * STRIDE < words && !complete(arrived.of[i][rank], tags)) {
-        const unsigned int tag = late_tag(arrived.of[i][rank], tags);
-        if (disagrees(arrived.of[i][rank], tags))
-          report(call, rank, DISAGREEMENT, tag & 0xff);
-        else
-          report(call, rank, PACKET_WAIT, call.epoch - ((call.epoch - (tag >> 8)) & GENERATIONS));
-        return;
-      }
+#pragma unroll 1
+  for (unsigned int at = begin; at < words && at < begin + SUMS_AT_ONCE * STRIDE; at += STRIDE)
+#pragma unroll 1
+    for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank) {
+      if (rank == call.rank) continue;
+      const tagged_t found = load_tagged_system(packet(call.own, call.epoch, rank) + at);
+      const bool other = disagrees(found, tags);
+      if (!other && (complete(found, tags) || !up)) continue;
+      const unsigned int tag = late_tag(found, tags), epoch = call.epoch - ((call.epoch - (tag >> 8)) & GENERATIONS);
+      report(call, rank, other ? DISAGREEMENT : PACKET_WAIT, other ? tag & 0xff : epoch);
+      return true;
+    }
+  return false;
 }
 
 // Waits until all of them are there. Looks at all that are missing at once: where one has come, the others mostly have.
@@ -344,6 +349,7 @@ __device__ void report_missing(const Call& call, unsigned int begin, unsigned in
 __device__ __forceinline__ bool wait_for(const Call& call, unsigned int begin, unsigned int words, Arrived& arrived) {
   const unsigned long long began = nanoseconds();
   const Tags tags = tags_of(call);
+  unsigned int polls = 0;
   bool missing[SUMS_AT_ONCE][WORLD_SIZE];
 #pragma unroll
   for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
@@ -367,16 +373,8 @@ __device__ __forceinline__ bool wait_for(const Call& call, unsigned int begin, u
         any |= missing[i][rank];
       }
     if (!any) return true;
-    bool other = false;
-#pragma unroll
-    for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
-#pragma unroll
-      for (unsigned int rank = 0; rank < WORLD_SIZE; ++rank)
-        other |= missing[i][rank] & disagrees(arrived.of[i][rank], tags);
-    if (other || now - began > call.timeout_ns) {
-      report_missing(call, begin, words, arrived);
-      return false;
-    }
+    const bool up = now - began > call.timeout_ns;
+    if ((up || ++polls % 1024 == 0) && report_missing(call, begin, words, up)) return false;
   }
 }
 
@@ -401,12 +399,16 @@ all_reduce_symmetric_tagged_narrow(const __grid_constant__ Channels channels,
     for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
       if (const unsigned int word = begin + i * STRIDE; word < words) mine[i] = load(input, word);
   };
-  take(first);  // while the ticket is on its way
-  const Call call = begin(channels, rank_base, mixed(0x52a1f95au, numel), timeout_ns);
-  bool alive = !call.lost;
+  Call call;
+  bool alive;
+  unsigned int at = first;
 #pragma unroll 1  // most payloads are one round
-  for (unsigned int at = first; at < words; at += SUMS_AT_ONCE * STRIDE) {
-    if (at != first) take(at);
+  do {
+    take(at);
+    if (at == first) {  // the ticket is on its way together with the first words
+      call = begin(channels, rank_base, mixed(0x52a1f95au, numel), timeout_ns);
+      alive = !call.lost;
+    }
     if (!call.lost)
 #pragma unroll
       for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
@@ -417,7 +419,8 @@ all_reduce_symmetric_tagged_narrow(const __grid_constant__ Channels channels,
     for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
       if (at + i * STRIDE < words)
         store(output, at + i * STRIDE, alive ? sum_of(call, arrived.of[i], mine[i]) : poison());
-  }
+    at += SUMS_AT_ONCE * STRIDE;
+  } while (at < words);
   finish(call, alive, words);
 }
 
@@ -435,12 +438,16 @@ all_reduce_staged_tagged_narrow(const __grid_constant__ Channels channels,
     for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
       if (const unsigned int word = begin + i * STRIDE; word < words) mine[i] = load(input, word);
   };
-  take(first);  // while the ticket is on its way
-  const Call call = begin(channels, rank_base, mixed(0x0f763231u, numel), timeout_ns);
-  bool alive = !call.lost;
+  Call call;
+  bool alive;
+  unsigned int at = first;
 #pragma unroll 1  // most payloads are one round
-  for (unsigned int at = first; at < words; at += SUMS_AT_ONCE * STRIDE) {
-    if (at != first) take(at);
+  do {
+    take(at);
+    if (at == first) {  // the ticket is on its way together with the first words
+      call = begin(channels, rank_base, mixed(0x0f763231u, numel), timeout_ns);
+      alive = !call.lost;
+    }
     if (!call.lost)
 #pragma unroll
       for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
@@ -451,7 +458,8 @@ all_reduce_staged_tagged_narrow(const __grid_constant__ Channels channels,
     for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
       if (at + i * STRIDE < words)
         store(output, at + i * STRIDE, alive ? sum_of(call, arrived.of[i], mine[i]) : poison());
-  }
+    at += SUMS_AT_ONCE * STRIDE;
+  } while (at < words);
   finish(call, alive, words);
 }
 
@@ -471,12 +479,16 @@ all_reduce_sum2_tagged_narrow(const __grid_constant__ Channels channels,
     for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
       if (const unsigned int word = begin + i * STRIDE; word < words) mine[i] = local_sum(load(input, word), load(addend, word));
   };
-  take(first);  // while the ticket is on its way
-  const Call call = begin(channels, rank_base, mixed(0x83fb7918u, numel), timeout_ns);
-  bool alive = !call.lost;
+  Call call;
+  bool alive;
+  unsigned int at = first;
 #pragma unroll 1  // most payloads are one round
-  for (unsigned int at = first; at < words; at += SUMS_AT_ONCE * STRIDE) {
-    if (at != first) take(at);
+  do {
+    take(at);
+    if (at == first) {  // the ticket is on its way together with the first words
+      call = begin(channels, rank_base, mixed(0x83fb7918u, numel), timeout_ns);
+      alive = !call.lost;
+    }
     if (!call.lost)
 #pragma unroll
       for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
@@ -487,6 +499,7 @@ all_reduce_sum2_tagged_narrow(const __grid_constant__ Channels channels,
     for (unsigned int i = 0; i < SUMS_AT_ONCE; ++i)
       if (at + i * STRIDE < words)
         store(output, at + i * STRIDE, alive ? sum_of(call, arrived.of[i], mine[i]) : poison());
-  }
+    at += SUMS_AT_ONCE * STRIDE;
+  } while (at < words);
   finish(call, alive, words);
 }

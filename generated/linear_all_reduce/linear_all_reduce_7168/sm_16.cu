@@ -140,7 +140,6 @@ struct Channels { unsigned char* of[WORLD_SIZE]; };  // of every rank
 // One call, as a CTA of a rank sees it.
 struct Call {
   unsigned int rank, epoch;
-  unsigned int last;    // epoch of the call before
   unsigned int digest;  // of what the call does; ranks whose digests differ have made different calls
   bool lost;  // another call holds the channel, or one has failed there: this one neither publishes nor waits
   unsigned char* own;  // this rank's channel
@@ -197,9 +196,11 @@ __device__ void report(const Call& call, unsigned int peer, unsigned int waited_
 constexpr unsigned int OVERLAP = 3;  // two calls met on this rank
 constexpr unsigned int DISAGREEMENT = 255;  // the peer has made another call; `seen` is its digest
 
+__shared__ unsigned int last;  // epoch of the call before this one
+
 __device__ __forceinline__ Call begin(const Channels& channels, unsigned int rank_base, unsigned int digest,
                                       unsigned long long timeout_ns) {
-  __shared__ unsigned int last, others;
+  __shared__ unsigned int others;
   const unsigned int rank = rank_base + blockIdx.y;
   unsigned char* const own = channels.of[rank];
   if (threadIdx.x == 0) {
@@ -209,7 +210,7 @@ __device__ __forceinline__ Call begin(const Channels& channels, unsigned int ran
     others = static_cast<unsigned int>(found) == mine ? 0u : static_cast<unsigned int>(found);
   }
   __syncthreads();  // one decision for the whole CTA
-  const Call call = {rank, following(last), last, digest, others != 0, own, timeout_ns};
+  const Call call = {rank, following(last), digest, others != 0, own, timeout_ns};
   if (call.lost && threadIdx.x == 0 && (others & FAILED) == 0) report(call, rank, OVERLAP, 0);
   return call;
 }
@@ -221,7 +222,7 @@ __device__ __forceinline__ void finish(const Call& call, bool done) {
   const unsigned int share = blockIdx.x == 0 ? CHANNEL_CTAS + 1 - CTAS : 1u;  // of a call's CTAs: CHANNEL_CTAS in all
   unsigned int* const departures = reinterpret_cast<unsigned int*>(call.own + DEPARTURES_AT);
   if ((fetch_add_device(departures, share) + share) % CHANNEL_CTAS != 0) return;
-  replace_release_device(ticket(call.own), static_cast<unsigned long long>(call.last) << 32 | holder(),
+  replace_release_device(ticket(call.own), static_cast<unsigned long long>(last) << 32 | holder(),
                           static_cast<unsigned long long>(call.epoch) << 32);
 }
 
@@ -243,8 +244,8 @@ __device__ __forceinline__ unsigned long long mark(const Call& call) {
 
 // The epoch up to which a peer's CTA has come, where it isn't at this call's barrier.
 __device__ unsigned int reached(const Call& call, Barrier barrier, unsigned int peer, unsigned long long seen) {
-  const unsigned int before = static_cast<unsigned int>(load_acquire_system(flag(call.own, call.last, barrier, peer)) >> 32);
-  return before == call.last ? before : static_cast<unsigned int>(seen >> 32);
+  const unsigned int before = static_cast<unsigned int>(load_acquire_system(flag(call.own, last, barrier, peer)) >> 32);
+  return before == last ? before : static_cast<unsigned int>(seen >> 32);
 }
 
 __device__ __forceinline__ bool wait_for(const Call& call, Barrier barrier, unsigned int peer) {

@@ -84,12 +84,12 @@ def test_ranks_that_make_different_calls_in_many_schedules(group, scenario):
 @pytest.mark.parametrize(
     ("scenario", "edit"),
     [
-        ("sizes, one_stage", ("const Call call = {rank, following(last), last, digest,",
-                              "const Call call = {rank, following(last), last, 0u,")),
-        ("sizes, two_stage", ("const Call call = {rank, following(last), last, digest,",
-                              "const Call call = {rank, following(last), last, 0u,")),
-        ("kinds, tagged_words", ("const Call call = {rank, following(last), last, digest,",
-                                 "const Call call = {rank, following(last), last, 0u,")),
+        ("sizes, one_stage", ("const Call call = {rank, following(last), digest,",
+                              "const Call call = {rank, following(last), 0u,")),
+        ("sizes, two_stage", ("const Call call = {rank, following(last), digest,",
+                              "const Call call = {rank, following(last), 0u,")),
+        ("kinds, tagged_words", ("const Call call = {rank, following(last), digest,",
+                                 "const Call call = {rank, following(last), 0u,")),
     ],
 )  # fmt: skip
 def test_calls_without_a_digest_would_be_mixed_up(group, scenario, edit):

@@ -163,7 +163,7 @@ TICKET = [
     ("blockIdx.x == 0 ? CHANNEL_CTAS + 1 - CTAS : 1u", "1u"),
     (
         "static_cast<unsigned long long>(call.epoch) << 32);",
-        "static_cast<unsigned long long>(call.last) << 32);",
+        "static_cast<unsigned long long>(last) << 32);",
     ),
     ("% CHANNEL_CTAS != 0) return;", "% CHANNEL_CTAS > 3) return;"),
     # Every call looks as if another were inside.

@@ -118,7 +118,7 @@ def test_a_failed_rank_does_not_wait_again(group, name):
 
 def test_waiting_again_would_be_seen(group):
     first, _ = failures_of_a_graph(group, "tagged")
-    every, _ = failures_of_a_graph(group, "tagged", ("bool alive = !call.lost;", "bool alive = true;"))
+    every, _ = failures_of_a_graph(group, "tagged", ("alive = !call.lost;", "alive = true;"))
     assert every == 8 * first
 
 
