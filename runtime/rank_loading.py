@@ -94,7 +94,7 @@ def load_together(
         def step(decided: list[Selection] = decided) -> list[Loaded]:
             chosen, found = policy(), []
             for call in calls():
-                selection = dispatch.select(call.request, call.device, chosen, comm, False)
+                selection = dispatch.select(call.request, call.device, chosen, comm, exact=False)
                 decided.append(selection)
                 found.append(_loaded(call, selection.chosen, comm, prepare))
             return found
@@ -104,8 +104,8 @@ def load_together(
         failed = _failed(ranks)
         if not failed:
             return tuple(map(Explanation.of, decided))
-        index = comm.target.index
-        comm.unusable.update({(code, arch, index): reason for (code, arch), reason in failed.items()})
+        for index in {selection.device.index for selection in decided}:
+            comm.unusable |= {(code, arch, index): reason for (code, arch), reason in failed.items()}
         dispatch.forget()
 
 

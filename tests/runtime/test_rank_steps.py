@@ -88,7 +88,8 @@ def test_the_applications_collectives_are_right_after_every_scenario(found: Foun
         ]
         assert wrong == []
     assert {part: len(entries) for part, entries in found[0].items()} == {
-        "making": 24, "arguments": 3, "disagreeing": 4, "closing": 25, "loading": 11, "fleet": 3,
+        "making": 24, "arguments": 3, "disagreeing": 4, "closing": 25, "measuring": 9, "loading": 11,
+        "fleet": 3,
     }  # fmt: skip
 
 
@@ -186,6 +187,20 @@ def test_what_one_rank_has_captured_all_keep(found: Found, by: int) -> None:
     for rank in found:
         did = rank["closing"][f"close, captured by {by}"]["did"]
         assert (did.count(f"{TORCH} leave"), did.count(f"{TORCH} free")) == (1, 1)  # the other channel's
+
+
+@pytest.mark.parametrize("name", ["after_call", "finish", "nothing"])
+@pytest.mark.parametrize("who", range(RANKS))
+def test_what_evidence_prepares_all_ranks_have_or_none(found: Found, name: str, who: int) -> None:
+    for rank, entry in enumerate(found):
+        out = entry["measuring"][f"{name} on {who}"]
+        if name == "nothing":
+            assert out["error"] == ""
+        else:
+            assert out["error"].startswith(
+                "RuntimeError: no luck" if rank == who else "PeerFailed: another rank could"
+            )
+        assert out.get("all had written", True)  # none begins a case before
 
 
 def test_an_error_that_leaves_the_block_does_nothing_collective(found: Found) -> None:
