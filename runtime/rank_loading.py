@@ -34,7 +34,7 @@ class WarmCall:
     device: Device
 
     def __str__(self) -> str:
-        """`all_reduce bf16-b4096-tp2 (kind staged)`."""
+        """Family, shape and kind."""
         return f"{self.request.family} {self.request.label} (kind {self.request.kind})"
 
 
