@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..table import Workload
+from . import policy as policies
 from . import warm
 from .communicator.agreement import same
 from .device import Device
@@ -107,6 +108,27 @@ def load_together(
         for index in {selection.device.index for selection in decided}:
             comm.unusable |= {(code, arch, index): reason for (code, arch), reason in failed.items()}
         dispatch.forget()
+
+
+def load_channels(dispatch: Dispatch, operator_of: Callable[[str], Operator], comm: ChannelOwner) -> None:
+    """Load what the policy in force dispatches on the channels of a new communicator; collective.
+
+    Raises:
+        Disagreement, PeerFailed: as `load_together`; the communicator is closed then.
+    """
+
+    def calls() -> list[WarmCall]:
+        works = [work for work in dispatch.table.workloads if comm.owns(work.spec)]
+        works = [work for work in works if work.fields.get("world_size") == comm.world_size]
+        return warm_calls(operator_of, works, lambda _: None, comm.target)
+
+    if not comm.channels:
+        return
+    try:
+        load_together(dispatch, calls, policies.current, comm)
+    except Exception:
+        comm.close()  # all ranks raise, so all are here
+        raise
 
 
 def _loaded(

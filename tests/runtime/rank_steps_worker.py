@@ -320,6 +320,17 @@ def loading() -> Iterator[tuple[str, Any]]:
                 yield tag, out
                 comm.close()
     unloadable.clear()
+    for tag in ("another choice", "no room at all"):
+        with told():
+            if rank == 1 and tag == "another choice":  # such as for another compiler's machine code
+                GroupCommunicator.target = property(lambda _: replace(GPU, sm_count=114))
+            if rank == 1 and tag == "no room at all":
+                GroupCommunicator.load = lambda *_: step("load")
+                fails.add(("load", 0))
+            _, error = result_of(lambda: table().communicator(**cpu))
+            GroupCommunicator.target, GroupCommunicator.load = property(lambda _: GPU), load
+            did = [event for event, _, _ in events]
+            yield tag, {"right": application(tag), "error": error, "did": did}
     with told():
         dispatch = table()
         comm = dispatch.communicator(**cpu)
