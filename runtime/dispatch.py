@@ -19,7 +19,7 @@ from .fingerprint import fingerprint
 from .loader import bundles, load
 from .plan import Plan
 from .policy import Policy
-from .rank_loading import WarmCall, load_together, warm_calls
+from .rank_loading import WarmCall, load_channels, load_together, warm_calls
 from .request import Operator, Request, Signature
 from .selection import Choice, Selection, select
 from .statistics import Statistics, Stats, refuse
@@ -207,20 +207,7 @@ class Dispatch:
         comm = GroupCommunicator(
             self.table, group, specs=specs, backend=backend, device=device, timeout_s=timeout_s
         )
-        if comm.channels:
-            works = [
-                work for work in self.table.workloads if work.fields.get("world_size") == comm.world_size
-            ]
-            opened = [work for work in works if comm.owns(work.spec)]
-
-            def calls() -> list[WarmCall]:
-                return warm_calls(self._operator, opened, lambda _: None, comm.target)
-
-            try:
-                load_together(self, calls, policies.current, comm)
-            except Exception:  # all ranks raise: all are here
-                comm.close()
-                raise
+        load_channels(self, self._operator, comm)
         self.publish(comm)
         return comm
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..table import Workload
+from . import policy as policies
 from . import warm
 from .communicator.agreement import same
 from .device import Device
@@ -34,7 +35,7 @@ class WarmCall:
     device: Device
 
     def __str__(self) -> str:
-        """`all_reduce bf16-b4096-tp2 (kind staged)`."""
+        """Family, shape and kind."""
         return f"{self.request.family} {self.request.label} (kind {self.request.kind})"
 
 
@@ -94,7 +95,7 @@ def load_together(
         def step(decided: list[Selection] = decided) -> list[Loaded]:
             chosen, found = policy(), []
             for call in calls():
-                selection = dispatch.select(call.request, call.device, chosen, comm, False)
+                selection = dispatch.select(call.request, call.device, chosen, comm, exact=False)
                 decided.append(selection)
                 found.append(_loaded(call, selection.chosen, comm, prepare))
             return found
@@ -104,9 +105,30 @@ def load_together(
         failed = _failed(ranks)
         if not failed:
             return tuple(map(Explanation.of, decided))
-        index = comm.target.index
-        comm.unusable.update({(code, arch, index): reason for (code, arch), reason in failed.items()})
+        for index in {selection.device.index for selection in decided}:
+            comm.unusable |= {(code, arch, index): reason for (code, arch), reason in failed.items()}
         dispatch.forget()
+
+
+def load_channels(dispatch: Dispatch, operator_of: Callable[[str], Operator], comm: ChannelOwner) -> None:
+    """Load what the policy in force dispatches on the channels of a new communicator; collective.
+
+    Raises:
+        Disagreement, PeerFailed: as `load_together`; the communicator is closed then.
+    """
+
+    def calls() -> list[WarmCall]:
+        works = [work for work in dispatch.table.workloads if comm.owns(work.spec)]
+        works = [work for work in works if work.fields.get("world_size") == comm.world_size]
+        return warm_calls(operator_of, works, lambda _: None, comm.target)
+
+    if not comm.channels:
+        return
+    try:
+        load_together(dispatch, calls, policies.current, comm)
+    except Exception:
+        comm.close()  # all ranks raise, so all are here
+        raise
 
 
 def _loaded(

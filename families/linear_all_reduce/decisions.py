@@ -60,7 +60,7 @@ class Deciding(Op):
         """Bind."""
         super().__init__(dispatch)
         self._decisions: dict[object, GroupDecision] = {}
-        self._decided: list[dict[Any, Any]] = []
+        self._remembered: list[dict[Any, Any]] = []
         """What layer groups and the plain path remember of decided calls."""
 
     def shapes(self, fields: Mapping[str, Any], kind: str) -> Mapping[str, tuple[int, ...]]:  # noqa: ARG002
@@ -100,7 +100,7 @@ class Deciding(Op):
 
     def _decider(self, terms: Terms) -> Callable[[torch.Tensor, torch.Tensor], GroupDecision]:
         decided: dict[object, tuple[GroupDecision, Tally]] = {}
-        self._decided.append(decided)
+        self._remembered.append(decided)
 
         def decide(x: torch.Tensor, weight: torch.Tensor) -> GroupDecision:
             policy = policies.current() if terms.policy is None else terms.policy
@@ -140,7 +140,7 @@ class Deciding(Op):
     def forget(self) -> None:
         """Decide the next calls of all layer groups anew."""
         super().forget()
-        for remembered in self._decided:
+        for remembered in self._remembered:
             remembered.clear()
 
     def _loaded(self, choice: Choice, device: Device, comm: Any) -> GroupDecision:
@@ -211,7 +211,7 @@ class Deciding(Op):
         """The plain path's: our all-reduce where it has a kernel for the payload, else the group's, in place."""
         operator: Any = self._dispatch.operator("all_reduce")
         ours: dict[tuple[int, Any, str], bool] = {}
-        self._decided.append(ours)
+        self._remembered.append(ours)
 
         def all_reduce(tensor: torch.Tensor) -> None:
             import torch

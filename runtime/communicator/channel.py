@@ -232,17 +232,20 @@ class Channel:
 
     def in_turn(self, serve: Serve) -> Serve:
         """A plan's call that follows and launches as one step; as `turn`, at the lowest cost."""
-        lock = self._lock
+        acquire, release = self._lock.acquire, self._lock.release  # half the cost of `with`
 
         def call(
             inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None, /
         ) -> Sequence[torch.Tensor]:
-            with lock:
+            acquire()
+            try:
+                return serve(inputs, outputs)
+            finally:
                 try:
-                    return serve(inputs, outputs)
-                finally:
                     if self._ended is not None:
                         self._record_end()
+                finally:
+                    release()
 
         return call
 

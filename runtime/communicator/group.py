@@ -101,6 +101,7 @@ class GroupCommunicator(ChannelOwner):
         import torch
 
         group = self.group if self.group is not None else torch.distributed.group.WORLD
+        assert group is not None
         made: list[SharedMemory] = []
 
         def allocate() -> list[Any]:

@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 import torch.distributed as distributed
 from harness import tables as make
+from kernwright.evidence.rank_context import RankContext
 from kernwright.runtime import Device, LoadError, warm
 from kernwright.runtime.communicator import channel as channel_module
 from kernwright.runtime.communicator import group as group_module
@@ -318,6 +320,17 @@ def loading() -> Iterator[tuple[str, Any]]:
                 yield tag, out
                 comm.close()
     unloadable.clear()
+    for tag in ("another choice", "no room at all"):
+        with told():
+            if rank == 1 and tag == "another choice":  # such as for another compiler's machine code
+                GroupCommunicator.target = property(lambda _: replace(GPU, sm_count=114))
+            if rank == 1 and tag == "no room at all":
+                GroupCommunicator.load = lambda *_: step("load")
+                fails.add(("load", 0))
+            _, error = result_of(lambda: table().communicator(**cpu))
+            GroupCommunicator.target, GroupCommunicator.load = property(lambda _: GPU), load
+            did = [event for event, _, _ in events]
+            yield tag, {"right": application(tag), "error": error, "did": did}
     with told():
         dispatch = table()
         comm = dispatch.communicator(**cpu)
@@ -349,6 +362,52 @@ def loading() -> Iterator[tuple[str, Any]]:
                 lambda wrong=wrong: dispatch.warm_up(comm=comm, **(wrong if rank == 1 else {}))
             )
             yield tag, {"right": application(tag), "error": error}
+
+
+class Evidence:
+    """Of a family whose ranks talk over a channel."""
+
+    def call_before(self, case: Any) -> int:
+        del case
+        return 7
+
+    def after_call(self, workload: Any, call: int, words: torch.Tensor) -> None:
+        del workload
+        step("after_call")
+        words.fill_(call)
+
+    def most(self, *_: Any) -> int:
+        return 1
+
+    chain_of_rank = most
+
+
+def measuring() -> Iterator[tuple[str, Any]]:
+    """What `verify` and `bench` do together before a case, and before and behind a sample."""
+    for name in ("after_call", "finish", "nothing"):
+        for who in range(count):
+            with told(late_rank=(who + 1) % count, in_steps="after_call"):
+                comm = opened()
+                place = RankContext(torch.device("cpu"), comm)
+                work = table().table.workloads[0]
+                fails.update({(name, 0)} if rank == who else ())
+                evidence: Any = Evidence()
+                comm.finish = lambda: step("finish")
+                if name == "finish":
+                    _, error = result_of(place.settle)
+                else:
+                    _, error = result_of(partial(place.begin, evidence, work, None))
+                now = time.monotonic()
+                tag = f"{name} on {who}"
+                out = {"right": application(tag), "error": error}
+                if name != "finish":
+                    written = max(ended for _, ended in times("after_call"))
+                    everyone: list[Any] = [None] * count
+                    distributed.all_gather_object(everyone, now)
+                    out["all had written"] = min(everyone) >= written
+                yield tag, out
+                fails.clear()
+                comm.close()
 
 
 def fleet() -> Iterator[tuple[str, Any]]:
@@ -388,7 +447,7 @@ def main() -> None:
     group_module.obstacle = lambda _: None
     group_module.MAKERS = {"symmetric_memory": Memory, "ipc": Ipc}
     found = {}
-    for part in (making, arguments, disagreeing, closing, loading, fleet):
+    for part in (making, arguments, disagreeing, closing, measuring, loading, fleet):
         found[part.__name__] = dict(part())
     Path(sys.argv[4]).write_text(json.dumps(found))
     distributed.destroy_process_group()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 import time
 import weakref
@@ -15,7 +14,6 @@ import pytest
 import torch
 from kernwright.runtime import Device, Plan, plan
 from kernwright.runtime.communicator import channel as channel_module
-from kernwright.runtime.communicator import memory as memory_module
 from kernwright.runtime.communicator.channel import Channel, ChannelPlan
 
 GPU = Device("sm_90", 132, "NVIDIA H200", 0)
@@ -248,32 +246,3 @@ def test_following_and_launching_is_one_step_for_threads(
         thread.join()
     assert len(log) == 12
     assert launched_in_turn(log)
-
-
-@pytest.mark.parametrize("before", [None, "0", "1"])
-def test_torchs_multicast_switch_is_restored(monkeypatch: pytest.MonkeyPatch, before: str | None) -> None:
-    """It is set while memory is made and exchanged, an error or not, and is the process's own otherwise."""
-    import torch.distributed._symmetric_memory as symmetric
-
-    seen: list[str | None] = []
-
-    def read(*_: Any, **__: Any) -> Any:
-        seen.append(os.environ.get(memory_module.MULTICAST))
-        if len(seen) == 3:
-            raise RuntimeError("no peers")
-        return torch.zeros(64, dtype=torch.uint8)
-
-    monkeypatch.setattr(symmetric, "empty", read)
-    monkeypatch.setattr(symmetric, "rendezvous", read)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
-    if before is None:
-        monkeypatch.delenv(memory_module.MULTICAST, raising=False)
-    else:
-        monkeypatch.setenv(memory_module.MULTICAST, before)
-    shared, group = memory_module.SymmetricMemory(64, torch.device("cpu")), SimpleNamespace()
-    with pytest.raises(AttributeError):  # torch's handle isn't a tensor
-        shared.reach([None, None], group)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match="no peers"):
-        shared.reach([None, None], group)  # type: ignore[arg-type]
-    assert seen == ["1", "1", "1"]
-    assert os.environ.get(memory_module.MULTICAST) == before

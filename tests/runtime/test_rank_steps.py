@@ -88,7 +88,8 @@ def test_the_applications_collectives_are_right_after_every_scenario(found: Foun
         ]
         assert wrong == []
     assert {part: len(entries) for part, entries in found[0].items()} == {
-        "making": 24, "arguments": 3, "disagreeing": 4, "closing": 25, "loading": 11, "fleet": 3,
+        "making": 24, "arguments": 3, "disagreeing": 4, "closing": 25, "measuring": 9, "loading": 13,
+        "fleet": 3,
     }  # fmt: skip
 
 
@@ -188,6 +189,20 @@ def test_what_one_rank_has_captured_all_keep(found: Found, by: int) -> None:
         assert (did.count(f"{TORCH} leave"), did.count(f"{TORCH} free")) == (1, 1)  # the other channel's
 
 
+@pytest.mark.parametrize("name", ["after_call", "finish", "nothing"])
+@pytest.mark.parametrize("who", range(RANKS))
+def test_what_evidence_prepares_all_ranks_have_or_none(found: Found, name: str, who: int) -> None:
+    for rank, entry in enumerate(found):
+        out = entry["measuring"][f"{name} on {who}"]
+        if name == "nothing":
+            assert out["error"] == ""
+        else:
+            assert out["error"].startswith(
+                "RuntimeError: no luck" if rank == who else "PeerFailed: another rank could"
+            )
+        assert out.get("all had written", True)  # none begins a case before
+
+
 def test_an_error_that_leaves_the_block_does_nothing_collective(found: Found) -> None:
     outs = [rank["closing"]["an error leaves the block"] for rank in found]
     assert [out["error"] for out in outs] == ["", "KeyError: 'of the application'", ""]
@@ -205,6 +220,23 @@ def test_what_one_rank_cannot_load_is_off_on_all(found: Found, names: list[str],
         )
         assert out["asked"] == ["control", "fast"]  # the control alone when it was the choice
         assert out["elsewhere"] == {}  # other communicators may load it
+
+
+def test_a_communicator_whose_ranks_would_choose_differently_is_closed(found: Found) -> None:
+    errors = {rank["loading"]["another choice"]["error"] for rank in found}
+    assert len(errors) == 1
+    assert errors.pop().startswith(
+        "Disagreement: ranks disagree on what serves hyper_connection fp16-hc4-h64-n1-r32-tp3 (kind boundary): ranks "
+        "0, 2: fast (sm_90, code "
+    )
+    for rank, entry in enumerate(found):
+        out = entry["loading"]["no room at all"]
+        assert out["error"].startswith(
+            "RuntimeError: no luck" if rank == 1 else "PeerFailed: another rank could not decide"
+        )
+        for tag in ("another choice", "no room at all"):
+            did = entry["loading"][tag]["did"]
+            assert (did.count(f"{TORCH} leave"), did.count(f"{TORCH} free")) == (2, 2)
 
 
 def test_a_load_that_fails_in_a_call_raises_there_and_is_no_fallback(found: Found) -> None:

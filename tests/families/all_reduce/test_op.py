@@ -395,3 +395,16 @@ def test_a_channel_of_another_family_has_no_inputs_to_acquire() -> None:
     alone = EmulatedCommunicator(dispatch.DISPATCH.table, 2, specs=["qwen38_flash_tp2"])
     (ordinary,) = dispatch.acquire_outputs([(8,)], torch.bfloat16, comm=alone)
     assert ordinary.shape == (2, 8)
+
+
+def test_forgetting_what_was_decided_keeps_acquired_inputs(mini: Any, ranks: Any) -> None:
+    comm = ranks(2)
+    (acquired,) = mini.acquire_outputs([(8,)], torch.float32, comm=comm)
+    tensor = values(2, 8, dtype=torch.float32)
+    first = mini.all_reduce(tensor, comm=comm)
+    known = mini.all_reduce._of[comm]
+    assert known.resolved
+    mini.DISPATCH.forget()
+    assert not known.resolved
+    acquired.copy_(tensor)
+    assert equal(mini.all_reduce_symmetric((acquired,), comm=comm)[0], first)

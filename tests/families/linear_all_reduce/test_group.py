@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -43,8 +44,16 @@ class Thread:
     ) -> None:
         self.rank, self.addresses, self.barrier, self.stages = rank, addresses, barrier, stages
         self.did: list[str] = []
+        self.turns = 0
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        self.turns += 1
+        yield
+        self.turns -= 1
 
     def __call__(self, kernel: str, **given: int) -> None:
+        assert self.turns == 1  # no other thread calls on the channel until all is launched
         self.did.append(kernel)
         getattr(self, kernel)(**given)
 
@@ -94,7 +103,7 @@ def ranks():
                 memory=own,
                 check_sometimes=lambda: None,
                 follow=lambda _: None,
-                turn=nullcontext,
+                turn=thread.turn,
             )
             comm = SimpleNamespace(rank=rank, world_size=2, device=torch.device("cpu"), group=None)
             decision = GroupDecision(schedule, thread, channel)

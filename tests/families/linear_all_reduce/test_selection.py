@@ -131,6 +131,7 @@ def test_a_decision_holds_the_schedule_of_the_table(comm, monkeypatch):
     decide(*tensors(4096))
     decide(*tensors(8192))
     decide(*tensors(8192))
+    assert len(made) == 2
     schedules = [SliceSchedule.of(choice.candidate.route, choice.candidate.options) for choice in made]
     assert schedules[0] == SliceSchedule("sliced_nccl", (1, 1, 1, 1), min_m=2048)
     layout = made[1].workload.channel
@@ -142,6 +143,19 @@ def test_a_decision_holds_the_schedule_of_the_table(comm, monkeypatch):
         (made[0].workload.label, "nccl_4"): 1,
         (made[1].workload.label, "copies_tail"): 2,
     }
+
+
+def test_what_was_decided_is_forgotten_where_the_choices_have_changed(comm, monkeypatch):
+    bound = dispatch(m8192="copies_tail")
+    op = LinearAllReduce(bound)
+    made = []
+    monkeypatch.setattr(LinearAllReduce, "_loaded", lambda _, choice, *__: made.append(choice) or object())
+    decide = op._decider(Terms(comm))
+    for _ in range(2):
+        decide(*tensors(8192))
+    bound.forget()
+    decide(*tensors(8192))
+    assert len(made) == 2
 
 
 def test_a_build_that_does_not_load_is_set_aside(comm, monkeypatch):
