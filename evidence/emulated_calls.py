@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ..emulator import compile_text
+from ..emulator import DeviceBuffer, compile_text
+from ..emulator.launch import Array
 from ..emulator.module import EmulatedCommunicator, EmulatedModule
 from ..runtime.device import Device
 from ..runtime.dispatch import Dispatch
 from ..runtime.loader import source_text
 from ..runtime.plan import Plan
 from ..table import Candidate, Workload
+from .emulated import EmulatedCase
 from .executable import ExecutableEvidence, splits_tensors
 from .family_evidence import Case, FamilyEvidence
 from .gate import CaseMismatch, Replay, compare
 from .rank_context import RankContext
-
-if TYPE_CHECKING:
-    import torch
-
-    Tensors = Mapping[str, torch.Tensor]
+from .tensors import as_torch
 
 
 def first_wrong_call(
@@ -31,13 +28,14 @@ def first_wrong_call(
     candidate: Candidate,
     arch: str,
     case: Case,
-    given: Tensors,
-    expected: Mapping[str, Sequence[torch.Tensor]],
+    run: EmulatedCase,
+    stored: Mapping[DeviceBuffer, Array],
 ) -> CaseMismatch | None:
     """Call the candidate's plan with fresh outputs and with given ones; the first value that isn't as expected.
 
     Args:
-        expected: of every result its part on each rank.
+        run: the case as launches.
+        stored: what they stored, which is right.
 
     Raises:
         NoCalls: no plan of one process carries the candidate out.
@@ -48,12 +46,16 @@ def first_wrong_call(
         raise NoCalls(f"candidate {candidate.name} of {workload.label} isn't a plan of one process")
     place = RankContext(torch.device("cpu"), _communicator(dispatch, workload, candidate, arch))
     replay = Replay(_plan(dispatch, workload, candidate, arch, case, place), place, workload)
+    expected = {
+        name: [as_torch(stored[buffer], buffer.dtype, place.device) for buffer in run.program.buffers[name]]
+        for name in run.program.outputs
+    }
     answer = replay.shares(
         {name: torch.cat([part.reshape(-1) for part in parts]) for name, parts in expected.items()}
     )
     place.begin(evidence, workload, case)
-    for how, results in replay.calls(given, remembers=False):
-        for found, right in ((results, answer), replay.left_alone(given)):
+    for how, results in replay.calls(run.inputs, remembers=False):
+        for found, right in ((results, answer), replay.left_alone(run.inputs)):
             gate = compare(case, how, found, right)
             if gate.first is not None:
                 return gate.first

@@ -40,7 +40,6 @@ from .verify import Verification, Wanted, chosen_builds, chosen_cases, skipped, 
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
     from numpy.typing import NDArray
 
     Bits = NDArray[np.uint16]
@@ -132,13 +131,11 @@ def _remembered(
     called: set[str] = set()
     for case in cases:
         run = emulated(dispatch, evidence, workload, candidate, arch, case)
-        gate, stored, problem = _run_case(run, case, near)
+        gate, arrays, problem = _run_case(run, case, near)
         if not problem and case.kind not in called:  # a call's path doesn't depend on values
             called.add(case.kind)
             with contextlib.suppress(NoCalls):
-                wrong = first_wrong_call(
-                    dispatch, evidence, workload, candidate, arch, case, run.inputs, stored
-                )
+                wrong = first_wrong_call(dispatch, evidence, workload, candidate, arch, case, run, arrays)
                 gate += Gate(0, 0, wrong is not None, wrong, (CALLS,))
                 problem = f"{wrong}." if wrong else ""
         result = replace(result, gate=result.gate + gate, problem=problem)
@@ -159,24 +156,18 @@ def _remembered(
 
 def _run_case(
     run: EmulatedCase, case: Case, near: NearTruth | None
-) -> tuple[Gate, dict[str, list[torch.Tensor]], str]:
-    """What was found, what the launches stored, by name and rank, and a sentence where something is wrong."""
+) -> tuple[Gate, Mapping[DeviceBuffer, Array], str]:
+    """What was found, what the launches stored, and a sentence where something is wrong."""
     checked = check(run.program.launches, run.expected, Interleaving())
     wrong = sum(problem.count for problem in checked.problems if isinstance(problem, EmulatedMismatch))
     gate = Gate(1, sum(array.size for array in run.expected.values()), wrong, None, ("launches",))
     if checked.problems:
-        return gate, {}, f"{checked.problems[0]} Case {case.name}, {checked.schedule}."
-    device = next(iter(run.inputs.values())).device
-    stored: dict[str, list[torch.Tensor]] = {}
-    for name in run.program.outputs:
-        stored[name] = [
-            as_torch(checked.arrays[buffer], buffer.dtype, device) for buffer in run.program.buffers[name]
-        ]
+        return gate, checked.arrays, f"{checked.problems[0]} Case {case.name}, {checked.schedule}."
     if near is None:
-        return gate, stored, ""
+        return gate, checked.arrays, ""
     near_gate = replace(_near(near, case, run, checked.arrays), ways=gate.ways)
     outside = f"{near_gate.mismatches} values lie outside {near.closeness.bounds}; {near_gate.first}"
-    return near_gate, stored, outside if near_gate.first else ""
+    return near_gate, checked.arrays, outside if near_gate.first else ""
 
 
 def _near(near: NearTruth, case: Case, run: EmulatedCase, arrays: Mapping[DeviceBuffer, Array]) -> Gate:
