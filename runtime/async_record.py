@@ -71,9 +71,9 @@ def read(words: torch.Tensor) -> list[Any]:
     import torch
 
     if not words.is_cuda:
-        return words.tolist()  # type: ignore[no-any-return]
+        return words.tolist()
     with beside_captures(), torch.cuda.stream(_stream(words)):
-        return words.tolist()  # type: ignore[no-any-return]
+        return words.tolist()
 
 
 def _stream(words: torch.Tensor) -> torch.cuda.Stream:

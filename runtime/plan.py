@@ -115,7 +115,8 @@ class Plan:
         self._state_offsets = list(offsets.values())
         self._state: dict[int | tuple[int, int], State] = {}
         record_at = offsets.get(RECORD)
-        self._state_kind = StateKind(candidate.name, device.index or 0, self._state_bytes, record_at, record)
+        place = "cpu" if device.index is None else f"cuda:{device.index}"
+        self._state_kind = StateKind(candidate.name, place, self._state_bytes, record_at, record)
         self.serve: Serve = self._step_by_step
         """The function that a call of the plan runs; frequent callers keep it."""
         if self._index is not None and not self._structs:
@@ -142,6 +143,11 @@ class Plan:
     def device(self) -> int | None:
         """Ordinal of the CUDA device; None for the emulator's."""
         return self._index
+
+    @property
+    def graphs(self) -> int:
+        """Graphs that calls have made to be launched as; 0 where kernels are launched one by one."""
+        return sum(len(frame.graphs) for frame in self._sequence.frames)
 
     def __call__(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
@@ -250,10 +256,8 @@ class Plan:
         """No other thread is between following and launching on the channel."""
         if self._structs:
             addresses = self._spread(addresses)
-        if self._index is None:  # the emulator's, whose calls end when they return
-            self._sequence(addresses, 0)
-            return
-        stream = current_stream(self._index)
+        # The emulator's calls end when they return: it has one stream.
+        stream = 0 if self._index is None else current_stream(self._index)
         if self._channel is not None:
             self._channel.follow(stream)
         if self._state_bytes:
@@ -262,7 +266,7 @@ class Plan:
         self._sequence(addresses, stream)
 
     def _state_of(self, stream: int) -> int:
-        if capturing():
+        if self._index is not None and capturing():
             return self._state_of_capture(stream)
         state = self._state.get(stream)
         if state is None:

@@ -18,8 +18,8 @@ class StateKind:
     """Whose state, and what it looks like; states of one kind are all alike until they are used."""
 
     candidate: str
-    index: int
-    """Ordinal of the device."""
+    device: str
+    """`cuda:0`, or `cpu` for the emulator."""
     nbytes: int
     record_at: int | None
     """Where the record of failed waits begins, bytes; None: no kernel waits."""
@@ -28,7 +28,7 @@ class StateKind:
 
     def make(self) -> State:
         """New state, zero; also inside a capture, which it doesn't become a part of."""
-        memory = zeroed(self.nbytes, f"cuda:{self.index}")
+        memory = zeroed(self.nbytes, self.device)
         if self.record_at is None:
             return State(memory)
         return State(memory, WaitRecord(memory, self.record_at, self.candidate, self.record))

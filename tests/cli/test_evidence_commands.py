@@ -71,6 +71,7 @@ def test_verify_prints_what_was_found(run: Any, odd: Path) -> None:
         "mismatches": 0,
         "seeds": [1],
         "cached": row["cached"],
+        "ways": ["launches", "calls"],
     }
     again = run("verify", PLAIN, *NORMAL, "--json", cwd=odd)
     assert (again.status, again.json[0]["cached"], again.json[0]["outputs"]) == (0, True, 209)

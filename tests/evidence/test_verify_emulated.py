@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from kernwright.evidence.family_evidence import Case
 from kernwright.evidence.session import Session
 from kernwright.evidence.verify import NothingToVerify, Wanted
 from kernwright.evidence.verify_emulated import essential, judges_digest, verify_emulated
 from kernwright.families.hyper_connection.evidence import EVIDENCE
 from kernwright.families.hyper_connection.op import HyperConnection
-from kernwright.runtime import bind
+from kernwright.runtime import Plan, bind
 from kernwright.specs import find_workspace
 from kernwright.table import Build
 
@@ -145,6 +146,23 @@ def test_a_mutant_fails_and_leaves_what_it_takes_to_look_again(verify, tmp_path,
     with np.load(result.artefact / "inputs.npz") as words:
         assert set(words) == set(given)
         assert all(np.array_equal(words[name].view("uint16"), _bits(given[name])) for name in words)
+
+
+def test_a_call_that_goes_wrong_where_the_launches_are_right(verify, monkeypatch):
+    """A plan that doesn't write where it is told to."""
+    right = Plan._step_by_step
+
+    def wrong(self, inputs, outputs=None):
+        return right(self, inputs, outputs and [torch.zeros_like(tensor) for tensor in outputs])
+
+    assert verify().gate.ways == ("launches", "calls")
+    monkeypatch.setattr(Plan, "_step_by_step", wrong)
+    result = verify(
+        "// ---- workload ----", "// ---- the workload ----"
+    )  # another text, which isn't remembered
+    assert not result.passed
+    assert result.problem.endswith(f"case {NORMAL}, a call with given outputs.")
+    assert (result.gate.cases, result.gate.mismatches) == (1, 1)
 
 
 def test_a_failure_is_not_remembered_and_stops_at_the_first_case(verify, memory):
