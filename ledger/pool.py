@@ -52,11 +52,21 @@ def pooled(files: Iterable[RecordFile], current: Sources) -> list[Pooled]:
     newest such record says what it said, and `settled` is false; a new verdict needs three.
     """
     files = list(files)
+    return _together(newest(files, current), files)
+
+
+def with_all_runs(files: Iterable[RecordFile]) -> list[Pooled]:
+    """Each record, in the order given, with the verdict of all runs of the code that it measured."""
+    files = list(files)
+    return _together(files, files)
+
+
+def _together(chosen: Sequence[RecordFile], files: Iterable[RecordFile]) -> list[Pooled]:
     runs: dict[tuple[object, ...], list[RecordFile]] = {}
     for file in files:
         if _ratios(file.record):
             runs.setdefault(_run_key(file.record), []).append(file)
-    return [_pooled(file, runs.get(_run_key(file.record), [])) for file in newest(files, current)]
+    return [_pooled(file, runs.get(_run_key(file.record), [])) for file in chosen]
 
 
 def _pooled(file: RecordFile, runs: list[RecordFile]) -> Pooled:
