@@ -34,8 +34,8 @@ def winners(files: Iterable[RecordFile], current: Sources) -> dict[Cell, Winner]
 
     Records from before version 6 came first, together: among them the largest gain wins. Then record by record, in
     the order measured, an admitted candidate with a larger gain than the winner's takes its place if its blocks
-    against the winner, of all its runs, would admit it over that one, too. A winner that isn't admitted any more has no
-    place to defend.
+    against the winner, of all its runs, would admit it over that one, too. A winner that isn't admitted any more has
+    no place to defend.
     """
     cells: dict[Cell, list[RecordFile]] = {}
     files = list(files)
