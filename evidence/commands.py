@@ -326,7 +326,7 @@ def check_ledger(workspace: Workspace) -> tuple[list[Problem], list[str]]:
     folder = ledger_folder(workspace)
     files, index = read_records(folder), read_index(folder)
     problems = [*check(files), *missing(files, index)]
-    said = [f"{len(files)} records are consistent, and the {len(index.paths)} of the index are accounted for"]
+    said = [f"{len(files)} records are consistent, and all {len(index.paths)} of the index are accounted for"]
     if index.removed:
         made = (made for work in plan_generation(workspace).workloads for made in work.candidates)
         digests = {

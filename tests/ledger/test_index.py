@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.paths import CHECKOUT
 from kernwright.ledger import (
     Index,
     NoHistory,
@@ -131,6 +132,14 @@ def test_where_there_is_no_history_it_says_why(ledger: Path, tmp_path: Path) -> 
     with pytest.raises(NoHistory, match="the clone is shallow"):
         added(clone)
     assert problems(clone) == []
+
+
+def test_the_librarys_ledger_is_whole() -> None:
+    folder = CHECKOUT / "ledger" / "records"
+    files, index = read_records(folder), read_index(folder)
+    assert list(missing(files, index)) == []
+    assert len(index.paths) >= 215
+    assert {file.name for file in files} == index.paths - index.removed.keys()
 
 
 def test_an_empty_folder_has_nothing_to_miss(tmp_path: Path) -> None:
