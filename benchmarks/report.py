@@ -119,11 +119,18 @@ def resting_on() -> str:
         record for work in TABLE.workloads if work.family == "linear_all_reduce" for record in work.records
     ]
     admitted = [record.basis for record in records if record.verdict == "admitted"]
-    bases = sorted({basis.partition("; ")[0] for basis in admitted if basis}, reverse=True)
+    bases = sorted({basis.partition("; ")[0] for basis in admitted if basis})
     if not bases:
         return ""
     unsettled = sum(bool(basis) for basis in admitted)
-    return f" ({unsettled} of {len(admitted)} rest on {' or '.join(bases)}, measured before blocks were taken anew)"
+    return (
+        f" ({unsettled} of {len(admitted)} rest on {listed(bases)}, measured before blocks were taken anew)"
+    )
+
+
+def listed(texts: Sequence[str]) -> str:
+    """`a, b or c`."""
+    return " or ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
 def linear_rows() -> list[dict[str, Any]]:

@@ -2718,7 +2718,7 @@ TABLE = Table(
                     gain=0.041899511754905805,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8.sm_90-nvidia-h200.4a3c03aefae7.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
+                    basis='2 blocks of 2 runs whose verdicts differ; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_8_tail',
@@ -3961,7 +3961,7 @@ TABLE = Table(
                     gain=0.013294906774318327,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial_sm.sm_90-nvidia-h200.f36fbaca2493.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
+                    basis='2 blocks of 2 runs whose verdicts differ; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'sm_12_tail',
@@ -5303,7 +5303,7 @@ TABLE = Table(
                     gain=0.010149045542130808,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8_tail.sm_90-nvidia-h200.ded54a7cd793.20261130T084916Z.json',
                     compiler='12.9',
-                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
+                    basis='2 blocks of 2 runs whose verdicts differ; measured before blocks were taken anew',
                 ),
             ),
             channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},

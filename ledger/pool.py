@@ -36,13 +36,11 @@ class Pooled:
     @property
     def basis(self) -> str:
         """What an unsettled verdict rests on, in words; empty otherwise."""
-        return "" if self.settled else one_block(self.blocks)
-
-
-def one_block(blocks: int) -> str:
-    """`one block; measured before blocks were taken anew`."""
-    number = "one block" if blocks == 1 else f"{blocks} blocks of {blocks} runs"
-    return f"{number}; measured before blocks were taken anew"
+        if self.settled:
+            return ""
+        number = "one block" if self.blocks == 1 else f"{self.blocks} blocks of {len(self.runs)} runs"
+        differ = " whose verdicts differ" if len({run.record.verdict for run in self.runs}) > 1 else ""
+        return f"{number}{differ}; measured before blocks were taken anew"
 
 
 def pooled(files: Iterable[RecordFile], current: Sources) -> list[Pooled]:

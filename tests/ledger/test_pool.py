@@ -64,7 +64,7 @@ def test_an_old_record_is_one_block_and_stands_until_three_are_there(
     assert short.record.verdict == "invalid"
     found = only(old, short)
     assert (found.verdict, found.gain, found.blocks) == ("admitted", old.record.gain, 2)
-    assert found.basis == "2 blocks of 2 runs; measured before blocks were taken anew"
+    assert found.basis == "2 blocks of 2 runs whose verdicts differ; measured before blocks were taken anew"
     found = only(old, short, at(3, file, timing=timing(1.2)))
     assert (found.verdict, found.blocks, found.settled) == ("no_difference", 5, True)
 
@@ -73,7 +73,9 @@ def test_two_old_records_say_what_the_newer_said(old_file: Any, timing: Any) -> 
     slower, faster = at(1, old_file, timing=timing(1.1)), at(2, old_file)
     found = only(slower, faster)
     assert (found.verdict, found.gain, found.settled) == ("admitted", faster.record.gain, False)
+    assert found.basis == "2 blocks of 2 runs whose verdicts differ; measured before blocks were taken anew"
     assert only(at(3, old_file, timing=timing(1.1)), faster).verdict == "rejected"
+    assert only(at(1, old_file), faster).basis == "2 blocks of 2 runs; measured before blocks were taken anew"
 
 
 def test_three_old_records_are_three_blocks(old_file: Any, timing: Any) -> None:
