@@ -107,9 +107,30 @@ def linears() -> str:
     return (
         f"## Row-parallel linears, two ranks\n\nTwo {found['device']}, BF16, K of one rank, microseconds a call, "
         f"{found['calls_in_a_graph']} calls in a graph, in turns; up to 2,048 rows from a second run. `dispatched` "
-        f"is what the records of these runs admit, and its gain that of its own arm.\n\n{markdown(head, rows)}\n"
+        f"is what the records of these runs admit{resting_on()}, and its gain that of its own arm.\n\n"
+        f"{markdown(head, rows)}\n"
         f"\n{checked(read('linear_all_reduce_checks.json')['checks'])}\n"
     )
+
+
+def resting_on() -> str:
+    """What the linears' admitting records rest on where it isn't an interval over blocks, in brackets."""
+    records = [
+        record for work in TABLE.workloads if work.family == "linear_all_reduce" for record in work.records
+    ]
+    admitted = [record.basis for record in records if record.verdict == "admitted"]
+    bases = sorted({basis.partition("; ")[0] for basis in admitted if basis})
+    if not bases:
+        return ""
+    unsettled = sum(bool(basis) for basis in admitted)
+    return (
+        f" ({unsettled} of {len(admitted)} rest on {listed(bases)}, measured before blocks were taken anew)"
+    )
+
+
+def listed(texts: Sequence[str]) -> str:
+    """`a, b or c`."""
+    return " or ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
 def linear_rows() -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ SHOWN = (
     "gain_percent",
     "interval_percent",
     "verdict",
+    "all_runs",
 )
 """What fits into a line of a record; all of it is in the JSON."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..ledger import Group, HeadToHead, Record
 from ..ledger.blocks import median
@@ -21,6 +22,7 @@ from .benchmark_run import GPU, BenchmarkRun, GpuBackend, Options
 from .cell_blocks import CellBlocks, Sampled
 from .cells import Cell
 from .family_evidence import FamilyEvidence
+from .graphs import Graph
 from .health import Monitor
 from .outcome import Bench
 from .ranks import first_says
@@ -37,6 +39,9 @@ class Ledger:
     """Name of the candidate that a record would displace, beside others of this run; empty where none."""
 
 
+NO_LEDGER = Ledger()
+
+
 def bench(
     dispatch: Dispatch,
     evidence: FamilyEvidence,
@@ -47,7 +52,7 @@ def bench(
     options: Options,
     on_done: Callable[[str], None] = lambda _name: None,
     backend: GpuBackend = GPU,
-    ledger: Ledger = Ledger(),
+    ledger: Ledger = NO_LEDGER,
 ) -> Bench:
     """Verify and time candidates of a cell against its control, with baselines and the read floor.
 
@@ -147,7 +152,7 @@ class _Beside:
     control: tuple[float, ...]
 
     @classmethod
-    def of(cls, run: BenchmarkRun, graph: object, on_done: Callable[[str], None]) -> _Beside:
+    def of(cls, run: BenchmarkRun, graph: Graph[Any], on_done: Callable[[str], None]) -> _Beside:
         baselines, floor = time_baselines(run, on_done), run.alone(run.capture(run.chain.read()))
         return cls(baselines, floor, run.alone(graph))
 

@@ -32,7 +32,7 @@ from ..ledger.names import record_name
 from ..specs import Workspace
 from ..specs.errors import Problem
 from ..table import Workload
-from .bench import Ledger, bench
+from .bench import NO_LEDGER, Ledger, bench
 from .benchmark_run import Options
 from .cells import cells
 from .family_evidence import FamilyEvidence, NoEvidence, evidence_of
@@ -230,7 +230,7 @@ def _benched(
     quiet: bool,
 ) -> Iterator[Bench | str]:
 
-    ledger = _ledger(session, workload, writes=request.record and not ours.rank)
+    ledger = NO_LEDGER if ours.rank else _ledger(session, workload, writes=request.record)
     with _placed(session, workload, device, ours, together=True) as found:
         if isinstance(found, str):
             yield found
@@ -326,7 +326,7 @@ def check_ledger(workspace: Workspace) -> tuple[list[Problem], list[str]]:
     folder = ledger_folder(workspace)
     files, index = read_records(folder), read_index(folder)
     problems = [*check(files), *missing(files, index)]
-    said = [f"{len(files)} records are consistent, and the {len(index.paths)} of the index are accounted for"]
+    said = [f"{len(files)} records are consistent, and all {len(index.paths)} of the index are accounted for"]
     if index.removed:
         made = (made for work in plan_generation(workspace).workloads for made in work.candidates)
         digests = {

@@ -62,7 +62,13 @@ def table_records(
     ]
     own = {key: code for key, code in current.items() if key[:2] == (entry.spec, entry.workload.label())}
     found = winners(mine, own)
-    return [_table_record(entry, one, current, unconfirmed_in(found, one)) for one in pooled(mine, current)]
+    lines = [_table_record(entry, one, current, unconfirmed_in(found, one)) for one in pooled(mine, current)]
+    return sorted(lines, key=_order)
+
+
+def _order(line: TableRecord) -> tuple[str, tuple[int, int], str, str]:
+    record = line.file.record
+    return record.candidate, record.span or (0, 0), record.measured_at, line.file.name
 
 
 def _table_record(entry: GeneratedWorkload, found: Pooled, current: Sources, unconfirmed: str) -> TableRecord:

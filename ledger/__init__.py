@@ -19,7 +19,7 @@ from .facts import (
 from .history import NoHistory, added
 from .index import Index, enter, missing, read_index, unlawful, vanished, written
 from .names import device_slug
-from .pool import Pooled, one_block, pooled
+from .pool import Pooled, pooled
 from .reader import RecordFile, read_records
 from .record import Record, Rekeyed, make_record
 from .show import markdown, rows, stale_rows_of
@@ -58,7 +58,6 @@ __all__ = [
     "median",
     "missing",
     "newest",
-    "one_block",
     "pooled",
     "read_index",
     "read_records",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 from .facts import Group, Timing
 
@@ -45,6 +46,7 @@ def block_interval(ratios: Sequence[float], confidence: float) -> tuple[float, f
     return middle, low, high
 
 
+@cache
 def t_quantile(freedom: int, confidence: float) -> float:
     """The t that a Student's t of so many degrees of freedom stays within, on both sides, with that probability.
 

@@ -36,13 +36,11 @@ class Pooled:
     @property
     def basis(self) -> str:
         """What an unsettled verdict rests on, in words; empty otherwise."""
-        return "" if self.settled else one_block(self.blocks)
-
-
-def one_block(blocks: int) -> str:
-    """`one block; measured before blocks were taken anew`."""
-    number = "one block" if blocks == 1 else f"{blocks} blocks of {blocks} runs"
-    return f"{number}; measured before blocks were taken anew"
+        if self.settled:
+            return ""
+        number = "one block" if self.blocks == 1 else f"{self.blocks} blocks of {len(self.runs)} runs"
+        differ = " whose verdicts differ" if len({run.record.verdict for run in self.runs}) > 1 else ""
+        return f"{number}{differ}; measured before blocks were taken anew"
 
 
 def pooled(files: Iterable[RecordFile], current: Sources) -> list[Pooled]:
@@ -52,11 +50,21 @@ def pooled(files: Iterable[RecordFile], current: Sources) -> list[Pooled]:
     newest such record says what it said, and `settled` is false; a new verdict needs three.
     """
     files = list(files)
+    return _together(newest(files, current), files)
+
+
+def with_all_runs(files: Iterable[RecordFile]) -> list[Pooled]:
+    """Each record, in the order given, with the verdict of all runs of the code that it measured."""
+    files = list(files)
+    return _together(files, files)
+
+
+def _together(chosen: Sequence[RecordFile], files: Iterable[RecordFile]) -> list[Pooled]:
     runs: dict[tuple[object, ...], list[RecordFile]] = {}
     for file in files:
         if _ratios(file.record):
             runs.setdefault(_run_key(file.record), []).append(file)
-    return [_pooled(file, runs.get(_run_key(file.record), [])) for file in newest(files, current)]
+    return [_pooled(file, runs.get(_run_key(file.record), [])) for file in chosen]
 
 
 def _pooled(file: RecordFile, runs: list[RecordFile]) -> Pooled:

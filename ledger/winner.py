@@ -34,8 +34,8 @@ def winners(files: Iterable[RecordFile], current: Sources) -> dict[Cell, Winner]
 
     Records from before version 6 came first, together: among them the largest gain wins. Then record by record, in
     the order measured, an admitted candidate with a larger gain than the winner's takes its place if its blocks
-    against the winner, of all its runs, lie wholly on the faster side. A winner that isn't admitted any more has no
-    place to defend.
+    against the winner, of all its runs, would admit it over that one, too. A winner that isn't admitted any more has
+    no place to defend.
     """
     cells: dict[Cell, list[RecordFile]] = {}
     files = list(files)
@@ -90,7 +90,7 @@ def _next(winner: Winner | None, files: Sequence[RecordFile], current: Sources) 
 
 
 def confirmed(challenger: Pooled, winner: Pooled) -> bool:
-    """Whether the challenger was faster than the winner's code in runs of both: all blocks of these together."""
+    """Whether all blocks of both together admit the challenger over the winner's code, by the rule for a control."""
     against = winner.file.record
     ratios: list[float] = []
     looks = 0
@@ -104,7 +104,7 @@ def confirmed(challenger: Pooled, winner: Pooled) -> bool:
     if len(ratios) < max(2, rule.min_blocks):
         return False
     _, _, slowest = block_interval(ratios, confidence_after(rule.confidence, looks))
-    return slowest < 1
+    return slowest < 1 - rule.threshold
 
 
 def displaced_by(file: RecordFile, files: Sequence[RecordFile], current: Sources) -> Winner | None:

@@ -91,10 +91,10 @@ def select(
     """Decide which candidate serves `request`; pure, so devices may be imagined.
 
     Order: candidates admitted on this kind of device by measured gain, be it for another compiler's machine code of
-    the same source (a prior, and said to be one), those last that aren't confirmed against the winner; under policy `verified` the other
-    verified ones in file order; the control; the torch reference. `exact` rules out candidates under a tolerance;
-    `unusable` are builds that were found not to load on a device of this machine; `compiler_of` says which NVRTC's
-    machine code would run.
+    the same source (a prior, and said to be one), those last that aren't confirmed against the winner; under policy
+    `verified` the other verified ones in file order; the control; the torch reference. `exact` rules out candidates
+    under a tolerance; `unusable` are builds that were found not to load on a device of this machine; `compiler_of`
+    says which NVRTC's machine code would run.
     """
     given = Conditions(device, policy, comm, exact, unusable, compiler_of)
     judged = [

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 from kernwright.evidence.bench import bench
 from kernwright.evidence.benchmark_run import Options
 from kernwright.evidence.cells import Cell
@@ -118,6 +119,21 @@ def test_the_control_against_itself(planted, device, figures, times):
             gains.append(judged.gain)
     figures[f"gain of the control over itself, {times} runs"] = gains
     assert verdicts == ["no_difference"] * times
+
+
+def test_a_block_lies_elsewhere_than_the_one_before(device):
+    """Behind the ballast of another block small and large tensors move."""
+
+    def addresses(block):
+        held = placed_anew(block)
+        small, large = (torch.empty(size, dtype=torch.uint8, device=device) for size in (4096, 64 << 20))
+        found = small.data_ptr(), large.data_ptr()
+        del held
+        return found
+
+    small, large = zip(*(addresses(block) for block in range(1, 6)), strict=True)
+    assert len(set(small)) > 1
+    assert len(set(large)) > 1
 
 
 def test_a_second_process_makes_groups_invalid(planted, device):
