@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..compiler import trusted
 from ..compiler.cache import default_folder
 from ..emulator import BufferMismatch as EmulatedMismatch
 from ..emulator import DeviceBuffer, Interleaving, check
@@ -148,7 +149,8 @@ def _remembered(
     )
     if result.passed:
         near_to = None if result.closeness is None else result.closeness.model_dump(mode="json")
-        with contextlib.suppress(OSError):  # a cache that can't be written is no failure
+        with contextlib.suppress(OSError):  # a cache that can't be written or trusted is no failure
+            trusted.make_folder(place.parent)
             document = {"values": result.gate.values, "closeness": near_to, "ways": result.gate.ways}
             write_whole(place, json.dumps(document).encode())
     return result
@@ -195,9 +197,9 @@ def judges_digest(own: Path) -> str:
 
 
 def _recall(place: Path, cases: int) -> tuple[Gate, Closeness | None] | None:
-    """What passed before; None if it isn't there, or not whole."""
+    """What passed before; None if it isn't there, not whole, or others may have written it."""
     try:
-        stored = json.loads(place.read_text(encoding="utf-8"))
+        stored = json.loads(trusted.read(place))
         values, near, ways = stored["values"], stored["closeness"], tuple(stored["ways"])
         closeness = None if near is None else Closeness.model_validate(near)
     except (OSError, ValueError, KeyError, TypeError):  # pydantic's errors are ValueErrors

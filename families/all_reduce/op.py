@@ -140,14 +140,14 @@ class AllReduce(Op):
         ordinary ones. With a communicator of local ranks every tensor gets the rank as its first dimension.
 
         Args:
-            shapes: of the tensors; all but the last must have a multiple of 16 bytes.
+            shapes: of the tensors. The first begins at a multiple of 16 bytes, and so does one behind others that
+                have a multiple of 16 bytes together; else it begins inside a word, where producers may be slower.
             dtype: of all of them.
             comm: the ranks.
             channel: the spec whose channel is used; by default the first open one that holds the payload.
 
         Raises:
-            ValueError: no or empty tensors, a tensor that would be misaligned, an unknown channel, or more than
-                the channel holds.
+            ValueError: no or empty tensors, an unknown channel, or more than the channel holds.
             RuntimeError: both inputs of the channel are waiting to be reduced.
         """
         check_comm(comm)

@@ -80,7 +80,7 @@ class AllReduceWorkload(WorkloadSpec):
         return {}
 
     def problems(self) -> Iterator[Finding]:
-        """Find payloads that aren't whole elements, views that would be misaligned, and packets that don't fit."""
+        """Find payloads that aren't whole elements, and packets that don't fit."""
         element = DTYPE_BYTES[self.dtype]
         for end in ("min", "max"):
             size = getattr(self.payload_bytes, end)
@@ -98,13 +98,6 @@ class AllReduceWorkload(WorkloadSpec):
                 f"one row has {row} bytes in {self.dtype}, more than the largest payload, {self.capacity}."
             )
             yield Finding(("payload_bytes", "max"), message)
-        for index, width in enumerate(self.widths[:-1]):
-            if width * element % WORD:
-                message = (
-                    f"rows of {width} elements of {self.dtype} have {width * element} bytes, no multiple of "
-                    f"{WORD}: the tensor behind them would be misaligned; only the last width may be odd."
-                )
-                yield Finding(("widths", index), message)
         if self.packet_bytes % WORD or self.packet_bytes > self.capacity:
             message = (
                 f"found {self.packet_bytes}; it must be a multiple of {WORD}, and at most the largest payload, "

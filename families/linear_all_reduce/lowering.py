@@ -11,18 +11,16 @@ from __future__ import annotations
 from typing import Any
 
 from ...generator.literals import float_literal
-from ...generator.lowering import Lowering, ScheduleError
+from ...generator.lowering import Lowering
 from ...specs import CandidateSpec, WorkloadSpec
 from ...table import Launch, laid_out
 from ..all_reduce.lowering import POISON, WORD_TYPE, meeting_constants
 from ..all_reduce.workload import WORD, meeting_parts
 from .spec import MAX_SLICES, MAX_THREADS, WARP, Grid, Linear, Pulling, SlicedCopyEngine
-from .workload import ELEMENT, LinearAllReduceWorkload
+from .workload import ELEMENT, QUANTISE_STEPS, LinearAllReduceWorkload
 
 QUANTISE_CTAS = 1056
 """Eight a multiprocessor of an H200; they stride over the rows."""
-QUANTISE_STEPS = 4
-"""Words of a row that a thread keeps in registers; with twice as many, CTAs of 1,024 threads spill."""
 LEAST_SCALE = 1 / (448 * 512)
 CAPABILITY = "linear_all_reduce_layout_2"
 """Names `channel_layout`; ranks whose layouts differ can't talk."""
@@ -118,12 +116,6 @@ def _quantisation(workload: LinearAllReduceWorkload) -> dict[str, Any]:
     words = workload.k * ELEMENT // WORD
     threads = min(MAX_THREADS, -(-words // (WARP * QUANTISE_STEPS)) * WARP)
     steps = -(-words // threads)
-    if steps > QUANTISE_STEPS:
-        most = QUANTISE_STEPS * MAX_THREADS * WORD // ELEMENT
-        raise ScheduleError(
-            f"k is {workload.k}, and a row is quantised out of the registers of one CTA, which hold {most} elements; "
-            "split the layer, or leave it unquantised"
-        )
     return {
         "k": workload.k,
         "row_words": words,

@@ -283,3 +283,14 @@ def _bits(tensor):
     import torch
 
     return tensor.contiguous().view(torch.int16).numpy().view("uint16")
+
+
+def test_what_others_may_have_written_is_not_remembered(verify, memory):
+    verify()
+    assert verify().cached
+    [place] = memory.iterdir()
+    place.chmod(0o666)
+    assert not verify().cached
+    assert verify().cached
+    memory.chmod(0o777)
+    assert [verify().cached for _ in range(2)] == [False, False]
