@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....runtime.traced import modules
+from ....runtime.traced import constant_while_traced, modules
 from ..decisions import FAMILY, Terms
 from .group import LayerGroup
 
@@ -70,7 +70,7 @@ def _fake(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_while_traced
 def traced_group(
     key: str, comm: str, quantisation: str, nonfinite: str, exact: bool, policy: str | None, force: str | None
 ) -> str:
