@@ -37,9 +37,8 @@ def name_of(namespace: str, terms: Terms) -> str:
     comm = getattr(terms.comm, "torch_name", None)
     if comm is None or not isinstance(terms.force, str | None):
         return f"linear_all_reduce/{next(_numbers)}"
-    return json.dumps(
-        [namespace, comm, terms.exact, terms.policy, terms.quantisation, terms.nonfinite, terms.force]
-    )
+    own = (terms.quantisation, terms.nonfinite, terms.force, terms.plain_elsewhere)
+    return json.dumps([namespace, comm, terms.exact, terms.policy, *own])
 
 
 def group_of(name: str) -> LayerGroup:
