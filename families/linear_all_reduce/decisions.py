@@ -42,6 +42,8 @@ class Terms(CallOptions):
     nonfinite: str = "nan"
     force: SliceSchedule | str | None = None
     """A schedule of torch's own, or a candidate by name, whatever the records say: for benchmarks and tests."""
+    plain_elsewhere: bool = False
+    """Rows that the forced candidate doesn't serve take the plain path: an installed layer is called with any."""
 
 
 class Deciding(Op):
@@ -153,26 +155,40 @@ class Deciding(Op):
         return self._decisions[key]
 
     def _forced(self, request: Request, device: Device, terms: Terms) -> GroupDecision:
-        from .overlap.group import GroupDecision
+        from .overlap.group import PLAIN, GroupDecision
 
         if not isinstance(terms.force, str):
             assert terms.force is not None
+            if terms.force.route not in ("serial", "sliced_nccl"):
+                raise ValueError(
+                    f"force is {terms.force}, and a schedule by itself has neither kernels nor a channel; force a "
+                    "candidate by its name, or a schedule of route sliced_nccl"
+                )
             return GroupDecision(terms.force)
         fields = dict(request.fields)
         m: Any = fields.pop("m")
-        names = []
-        for work in self._workloads(fields):
-            low, high = rows_of(work)
-            for candidate in work.candidates if low <= m <= high else ():
-                names.append(candidate.name)
-                arch = serves(candidate.builds, device.arch)
-                if candidate.name == terms.force and arch is not None:
-                    choice = Choice(work, candidate, arch, candidate.builds[arch])
-                    return self._loaded(choice, device, terms.comm)
+        cells = [(rows_of(work), work) for work in self._workloads(fields)]
+        named = self._named([work for _, work in cells], terms.force, device)
+        for choice in named:
+            low, high = rows_of(choice.workload)
+            if low <= m <= high:
+                return self._loaded(choice, device, terms.comm)
+        if named and terms.plain_elsewhere:
+            return PLAIN
+        serving = [one.name for (low, high), work in cells if low <= m <= high for one in work.candidates]
         raise ValueError(
             f"no candidate {terms.force!r} serves {request.label} on {device}; the table has "
-            f"{', '.join(names) or 'none'}"
+            f"{', '.join(serving) or 'none'}"
         )
+
+    def _named(self, works: list[Workload], name: str, device: Device) -> list[Choice]:
+        """The candidates of a name that are built for a device, by cells."""
+        return [
+            Choice(work, candidate, arch, candidate.builds[arch])
+            for work in works
+            for candidate in work.candidates
+            if candidate.name == name and (arch := serves(candidate.builds, device.arch)) is not None
+        ]
 
     def _workloads(self, fields: Mapping[str, FieldValue]) -> list[Workload]:
         """Those of the table that have these fields so."""
@@ -182,29 +198,33 @@ class Deciding(Op):
             if work.family == FAMILY and all(work.fields[name] == value for name, value in fields.items())
         ]
 
-    def _admitted(
-        self, weight: torch.Tensor, quantisation: str, comm: Any, policy: str | None
-    ) -> tuple[dict[str, str], str]:
-        """What serves each cell that doesn't take the plain path, and that in words; if there is none, why."""
-        found: dict[str, str] = {}
-        reason = "the dispatch table has no workload of its shape"
+    def _layer_fields(self, weight: torch.Tensor, quantisation: str, comm: Any) -> dict[str, FieldValue]:
+        """What a layer of a model says of a call."""
         width, k = weight.shape
         fields: dict[str, FieldValue] = {"width": width, "k": k, "world_size": comm.world_size}
         fields["quantisation"] = quantisation
         if quantisation == "none":
             fields["dtype"] = dtype_name(weight)
+        return fields
+
+    def _admitted(
+        self, weight: torch.Tensor, quantisation: str, comm: Any, policy: str | None
+    ) -> tuple[list[Choice], str]:
+        """What serves each cell that doesn't take the plain path, and that in words; if there is none, why."""
+        found: list[Choice] = []
+        reason = "the dispatch table has no workload of its shape"
         device = current(weight.device)
-        for work in self._workloads(fields):
+        for work in self._workloads(self._layer_fields(weight, quantisation, comm)):
             request = self.request_for({**work.fields, "m": rows_of(work)[0]}, KIND)
             selection = self._dispatch.select(request, device, chosen_policy(policy), comm, False)
             chosen = selection.chosen
             if chosen is not None and chosen.candidate.route != "serial":
-                found[work.name] = f"{chosen.candidate.name} {chosen.build.code[:12]}"
+                found.append(chosen)
             else:
                 reason = (
                     f"nothing is faster than the plain path here as far as records say: {_why(selection)}"
                 )
-        words = ", ".join(f"{cell}: {candidate}" for cell, candidate in found.items())
+        words = ", ".join(f"{cell}: {candidate}" for cell, candidate in map(in_words, found))
         return found, words or reason
 
     def plain_all_reduce(self, comm: Any) -> Callable[[torch.Tensor], None]:
@@ -234,6 +254,17 @@ def rows_of(workload: Workload) -> tuple[int, int]:
     m = workload.fields["m"]
     assert isinstance(m, tuple)
     return m
+
+
+def in_words(choice: Choice) -> tuple[str, str]:
+    """A cell, and what serves it."""
+    return choice.workload.name, f"{choice.candidate.name} {choice.build.code[:12]}"
+
+
+def fewest_rows(choice: Choice) -> int:
+    """The fewest rows of its cell that don't take the plain path."""
+    least: Any = choice.candidate.options.get("min_m", 1)
+    return max(rows_of(choice.workload)[0], int(least))
 
 
 def _why(selection: Selection) -> str:

@@ -6,6 +6,7 @@ operator, on every call: a compiled graph that had fixed it would be split at ev
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ class LayerGroup:
         self.comm, self.quantisation, self.nonfinite = comm, quantisation, nonfinite
         self.decide, self._all_reduce = decide, all_reduce
         self.pool = Pool(self._scratch)
+        self._enqueuing = threading.Lock()
         self._checked: set[object] = set()
 
     def __call__(
@@ -135,7 +137,9 @@ class LayerGroup:
     def _pipeline(self, decision: GroupDecision, gemm: Gemm, result: Tensor) -> None:
         schedule = decision.schedule
         slices = schedule.slices(result.shape[0], result.shape[1] * result.element_size())
-        with nullcontext() if decision.channel is None else decision.channel.turn():
+        turn = nullcontext() if decision.channel is None else decision.channel.turn()
+        # Threads on one stream share its scratch and channel: the work of a call is enqueued as a whole.
+        with self._enqueuing, turn:
             lanes, reduction = self._reduction(decision, slices, result)
 
             def multiply(part: Slice) -> None:
@@ -171,7 +175,7 @@ class LayerGroup:
             return torch_gemm(x, weight, bias)
         assert scale is not None
         codes, scales = self._quantised(x, kernels)
-        multiply = scaled_gemm if x.is_cuda else dequantised_gemm
+        multiply = scaled_gemm if x.is_cuda and x.dtype == torch.bfloat16 else dequantised_gemm
         return multiply(codes, scales, weight, scale, bias)
 
     def _quantised(self, x: Tensor, kernels: Kernels | None) -> tuple[Tensor, Tensor]:
