@@ -200,7 +200,7 @@ class Channel:
         if not self.memory.is_cuda:
             return
         if self._captures():
-            _kept[id(self)] = self
+            self.keep()
             return
         if stream == self._handle and self._ended is None:
             return
@@ -252,8 +252,14 @@ class Channel:
     def _record_end(self) -> None:
         import torch
 
-        if self._ended is not None and not self._captures():
-            self._ended.record(torch.cuda.current_stream(self.memory.device))
+        now = torch.cuda.current_stream(self.memory.device)
+        # Of a call that failed before it followed, or was captured, nothing has to be waited for.
+        if self._ended is not None and now.cuda_stream == self._handle and not self._captures():
+            self._ended.record(now)
+
+    def keep(self) -> None:
+        """Keep the memory for the life of the process."""
+        _kept[id(self)] = self
 
     @property
     def captured(self) -> bool:
@@ -276,7 +282,7 @@ class Channel:
         self.closed = True
         self._record.end()
         if keep:
-            _kept[id(self)] = self
+            self.keep()
             return
         _kept.pop(id(self), None)
         if self._shared is not None:

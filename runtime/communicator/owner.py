@@ -139,7 +139,9 @@ class ChannelOwner(ABC):
         kept = {name for found in done.values for name in (everything if found is None else found)}
         left = self.together("leave its peers' memory", lambda: self._leave(kept))
         for name, channel in self._channels.items():
-            if name not in kept and left.problem is None:
+            if left.problem is not None:
+                channel.keep()  # a peer may still reach it
+            elif name not in kept:
                 with suppress(Exception):  # a rank that can't free has nothing left to tell
                     channel.free()
         self._channels.clear()

@@ -210,6 +210,8 @@ def closing() -> Iterator[tuple[str, Any]]:
                 _, error = result_of(comm.close)
                 tag = f"close, {name} on {who}"
                 out = {"right": application(tag), "error": error, "channels": comm.channels}
+                out["kept"] = len(channel_module._kept)
+                channel_module._kept.clear()
                 out["did"] = [event for event, _, _ in events if event != "finish"]
                 yield tag, out
     for name in ("finish", "clear"):

@@ -127,6 +127,21 @@ def test_a_stream_of_others_is_never_asked_again(cuda: Cuda) -> None:
     assert (22, "records") not in cuda.log  # torch's own cost a call nothing
 
 
+def test_a_call_that_fails_before_it_follows_changes_nothing(cuda: Cuda) -> None:
+    """The call before it, on a stream that may be gone, is still what the next one waits for."""
+    made, own = channel(), cuda.stream(22)
+    call(made, cuda, cuda.stream(11, foreign=True))
+    cuda.use(own)
+    for turn in (made.turn(), made.turn()):
+        with pytest.raises(KeyError), turn:
+            raise KeyError
+    with pytest.raises(ZeroDivisionError):
+        made.in_turn(lambda *_: 1 // 0)([], None)  # type: ignore[arg-type, return-value]
+    cuda.log.clear()
+    call(made, cuda, own)
+    assert cuda.log == [(22, "waits for event of", 11), (22, "launches")]
+
+
 def test_the_default_stream_is_torchs_own(cuda: Cuda) -> None:
     made, default = channel(), cuda.stream(0)
     default.stream_id = 0

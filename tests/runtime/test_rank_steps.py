@@ -158,6 +158,7 @@ def test_closing_goes_on_where_a_step_fails(found: Found, step: str, who: int) -
         assert out["channels"] == []
         freed = out["did"].count(f"{TORCH} free")
         assert freed == (2 if step == "free" else 0)  # never what a peer may still map
+        assert out["kept"] == 2 - freed
         if step == "free":
             assert out["error"] == ""
         else:
