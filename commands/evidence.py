@@ -220,7 +220,7 @@ def ledger_show(
 @ledger_app.command("check")
 def ledger_check() -> None:
     """Recompute every verdict from its samples; fails where a record contradicts itself or is gone."""
-    from kernwright.evidence.commands import check_ledger
+    from kernwright.evidence.ledger_commands import check_ledger
 
     problems, said = check_ledger(open_workspace())
     for problem in problems:
@@ -249,7 +249,7 @@ def ledger_index() -> None:
 @ledger_app.command("stale")
 def ledger_stale(json: Json = False) -> None:
     """List the records whose source has changed since: what to measure again."""
-    from kernwright.evidence.commands import stale_rows
+    from kernwright.evidence.ledger_commands import stale_rows
 
     table = stale_rows(open_workspace())
     if json:

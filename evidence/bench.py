@@ -8,7 +8,7 @@ allocated and captured anew for each block.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,57 +72,41 @@ def bench(
             for one in cell.each()
         ]
 
+    records: list[Record] = []
+
+    def finish(record: Record) -> None:
+        records.append(record)
+        ledger.keep(record)
+        on_done(record.candidate)
+
     blocks = CellBlocks(placed, options)
     run = blocks.first[0]
     control = run.control
     chosen = chosen_builds(workload, Wanted(candidates), run.own)
     verified = run.verify(control)
     if not verified.passed:  # nothing that is compared with a wrong control could be called exact
-        records = [run.record(control, verified, None, {}, ())]
-        ledger.keep(records[0])
+        finish(run.record(control, verified, None, {}, ()))
         return run.outcome(records)
     blocks.capture_controls()
     beside = [
         _Beside.of(each, graph, on_done) for each, graph in zip(blocks.first, blocks.graphs, strict=True)
     ]
-    records = [run.record(control, verified, None, beside[0].baselines, beside[0].floor)]
-    ledger.keep(records[0])
-    on_done(control.name)
-    passing: dict[str, Verification] = {}
-    for candidate in (entry for entry, _arch in chosen if entry is not control):
-        try:
-            verified = run.verify(candidate)
-        except LoadError as error:
-            run.notes.append(f"{candidate.name} can't be loaded here: {error}")
-            continue
-        if verified.passed:
-            passing[candidate.name] = verified
-            continue
-        records.append(run.record(candidate, verified, None, beside[0].baselines, beside[0].floor))
-        ledger.keep(records[-1])
-        on_done(candidate.name)
-    wanted = [candidate for candidate, _arch in chosen if candidate.name in passing]
-    sampled = blocks.time(wanted)
+    finish(run.record(control, verified, None, beside[0].baselines, beside[0].floor))
+    others = [candidate for candidate, _arch in chosen if candidate is not control]
+    passing = _verified(run, others, beside[0], finish)
+    sampled = blocks.time([candidate for candidate in others if candidate.name in passing])
     drafts = [
         _Draft.of(candidate, passing[candidate.name], sampled[candidate.name], blocks.first, beside)
-        for candidate in wanted
-        if not sampled[candidate.name].unloadable
-    ]
-    run.notes += [
-        f"{name} can't be loaded here: {found.unloadable}"
-        for name, found in sampled.items()
-        if found.unloadable
+        for candidate in others
+        if candidate.name in passing and not sampled[candidate.name].unloadable
     ]
     for record in _confirmed(blocks, workload, drafts, ledger):
-        records.append(record)
-        ledger.keep(record)
-        on_done(record.candidate)
-    for draft in drafts if len(blocks.first) > 1 else ():
-        if isinstance(draft.groups, tuple):
-            where = draft.run.title
-            run.notes.append(f"the record of {draft.candidate.name} is of {where}, where it gained least")
+        finish(record)
+    run.notes += _notes(blocks, sampled, drafts)
+    places = {candidate.name: place for place, candidate in enumerate(workload.candidates)}
+    ordered = sorted(records[1:], key=lambda record: places[record.candidate])
     return replace(
-        run.outcome([records[0], *sorted(records[1:], key=lambda made: _place(workload, made))]),
+        run.outcome([records[0], *ordered]),
         peers=beside[0].baselines,
         floor=beside[0].floor,
         control=beside[0].control,
@@ -139,8 +123,31 @@ def bench(
     )
 
 
-def _place(workload: Workload, record: Record) -> int:
-    return [candidate.name for candidate in workload.candidates].index(record.candidate)
+def _verified(
+    run: BenchmarkRun, candidates: Sequence[Candidate], beside: _Beside, finish: Callable[[Record], None]
+) -> dict[str, Verification]:
+    """The candidates that passed the gate; of the others the record is finished."""
+    passing: dict[str, Verification] = {}
+    for candidate in candidates:
+        try:
+            verified = run.verify(candidate)
+        except LoadError as error:
+            run.notes.append(f"{candidate.name} can't be loaded here: {error}")
+            continue
+        if verified.passed:
+            passing[candidate.name] = verified
+        else:
+            finish(run.record(candidate, verified, None, beside.baselines, beside.floor))
+    return passing
+
+
+def _notes(blocks: CellBlocks, sampled: Mapping[str, Sampled], drafts: Sequence[_Draft]) -> Iterator[str]:
+    for name, found in sampled.items():
+        if found.unloadable:
+            yield f"{name} can't be loaded here: {found.unloadable}"
+    for draft in drafts if len(blocks.first) > 1 else ():
+        if isinstance(draft.groups, tuple):
+            yield f"the record of {draft.candidate.name} is of {draft.run.title}, where it gained least"
 
 
 @dataclass(frozen=True)
@@ -190,27 +197,23 @@ class _Draft:
 
 def _confirmed(
     blocks: CellBlocks, workload: Workload, drafts: Sequence[_Draft], ledger: Ledger
-) -> list[Record]:
-    """The records, with the blocks against the candidate that each would displace."""
+) -> Iterator[Record]:
+    """The records, each with the blocks against the candidate that it would displace."""
     made = [draft.record() for draft in drafts]
-    found = []
     for index, draft in enumerate(drafts):
         others = [record for place, record in enumerate(made) if place != index]
         name = first_says(ledger.displaced(made[index], others))
         standing = next((entry for entry in workload.candidates if entry.name == name), None)
         if standing is None:
-            found.append(made[index])
+            yield made[index]
             continue
-        value = blocks.first.index(draft.run)
-        groups = blocks.time_both(standing, draft.candidate, value)
-        both = None
-        if isinstance(groups, tuple):
-            code = standing.builds[draft.run.arch(standing)].code
-            both = HeadToHead(against=name, code_sha256=code, timing=draft.run.timing(groups))
-        else:
-            draft.run.notes.append(f"{draft.candidate.name} wasn't compared with {name}: {groups}")
-        found.append(draft.record(both))
-    return found
+        groups = blocks.time_both(standing, draft.candidate, blocks.first.index(draft.run))
+        if isinstance(groups, str):
+            blocks.first[0].notes.append(f"{draft.candidate.name} wasn't compared with {name}: {groups}")
+            yield made[index]
+            continue
+        code = standing.builds[draft.run.arch(standing)].code
+        yield draft.record(HeadToHead(against=name, code_sha256=code, timing=draft.run.timing(groups)))
 
 
 def least_gain(timed: Sequence[tuple[Group, ...] | str | None]) -> int:

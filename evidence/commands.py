@@ -1,4 +1,4 @@
-"""What `kernwright verify`, `bench` and `ledger stale` do, from options to results; the command line prints them."""
+"""What `kernwright verify`, `fuzz`, `bench` and `tune` do, from options to results; the command line prints them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..commands import console
-from ..generator import ledger_folder, plan_generation
-from ..generator.records import current_sources
-from ..ledger import (
-    NoHistory,
-    Record,
-    RecordFile,
-    added,
-    check,
-    displaced_by,
-    missing,
-    read_index,
-    read_records,
-    stale,
-    stale_rows_of,
-    unlawful,
-    usable,
-    vanished,
-    write_record,
-)
-from ..ledger.names import record_name
 from ..specs import Workspace
-from ..specs.errors import Problem
 from ..table import Workload
-from .bench import NO_LEDGER, Ledger, bench
+from .bench import NO_LEDGER, bench
 from .benchmark_run import Options
 from .cells import cells
 from .family_evidence import FamilyEvidence, NoEvidence, evidence_of
 from .fuzz import FuzzResult, fuzz_workload
 from .health import Monitor, monitor
+from .ledger_commands import ledger_of
 from .outcome import Bench
 from .rank_context import RankContext, absence, rank_context_of
 from .ranks import RankJob, job
@@ -230,7 +210,7 @@ def _benched(
     quiet: bool,
 ) -> Iterator[Bench | str]:
 
-    ledger = NO_LEDGER if ours.rank else _ledger(session, workload, writes=request.record)
+    ledger = NO_LEDGER if ours.rank else ledger_of(session, workload, writes=request.record)
     with _placed(session, workload, device, ours, together=True) as found:
         if isinstance(found, str):
             yield found
@@ -253,32 +233,6 @@ def _benched(
                     lambda _name: advance(),  # called while this iteration lasts
                     ledger=ledger,
                 )
-
-
-def _ledger(session: Session, workload: Workload, *, writes: bool) -> Ledger:
-    """The workspace's ledger as a benchmark of a workload asks it."""
-    folder = ledger_folder(session.generation.workspace)
-    current = current_sources(
-        entry
-        for entry in session.generation.workloads
-        if (entry.spec, entry.workload.label()) == (workload.spec, workload.label)
-    )
-
-    def keep(record: Record) -> None:
-        if writes:
-            write_record(folder, record)
-
-    def displaced(record: Record, others: Sequence[Record]) -> str:
-        files = [
-            file
-            for file in usable(read_records(folder))
-            if (file.record.spec, file.record.workload) == (workload.spec, workload.label)
-        ]
-        files += [RecordFile(record_name(other), other) for other in others]
-        standing = displaced_by(RecordFile(record_name(record), record), files, current)
-        return "" if standing is None else standing.name
-
-    return Ledger(keep, displaced)
 
 
 def run_tune(
@@ -315,37 +269,3 @@ def run_tune(
                 yield found, curve
     if not tuned:
         raise NotHere("; ".join(dict.fromkeys(reasons)) or "no workload of this workspace has thresholds")
-
-
-def check_ledger(workspace: Workspace) -> tuple[list[Problem], list[str]]:
-    """What is wrong with the ledger, and what it was compared with, in sentences.
-
-    Every record must agree with its samples, be what the index names, and be there, unless it was removed with its
-    source; where git has a history, no record of it may be missing from the index.
-    """
-    folder = ledger_folder(workspace)
-    files, index = read_records(folder), read_index(folder)
-    problems = [*check(files), *missing(files, index)]
-    said = [f"{len(files)} records are consistent, and all {len(index.paths)} of the index are accounted for"]
-    if index.removed:
-        made = (made for work in plan_generation(workspace).workloads for made in work.candidates)
-        digests = {
-            digest for one in made for source in one.sources for digest in (source.code, source.sha256)
-        }
-        problems += unlawful(index, {file.name for file in files}, digests)
-        said.append(
-            f"{len(index.removed)} records were removed with their sources, which are generated no more"
-        )
-    try:
-        history = added(folder)
-        problems += vanished(index, history)
-        said.append(f"none of the {len(history)} records in the history of git is missing")
-    except NoHistory as error:
-        said.append(f"not compared with the history of git: {error}")
-    return problems, said
-
-
-def stale_rows(workspace: Workspace) -> list[dict[str, Any]]:
-    """Records whose candidate has other code today."""
-    current = current_sources(plan_generation(workspace).workloads)
-    return stale_rows_of(stale(read_records(ledger_folder(workspace)), current))

@@ -1,6 +1,6 @@
 """The index of the ledger: every record that was ever written, so that one that is gone is missed.
 
-A text file beside the records, a line for each event, in no order; commands append, and branches merge by union:
+A text file beside the records, a line for each event, in no order; commands append, and git merges two by union:
 
     <seal> <path>              the record was written, or put into today's form by `rekey`
     removed <digest> <path>    it was removed with the source of this digest, which is generated no more
