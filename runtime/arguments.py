@@ -145,12 +145,8 @@ def check_overlap(
 
 def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether the memory of two tensors, each from its first element to its last, has a byte in common."""
-    first, second = one.data_ptr(), other.data_ptr()
-    return (
-        first < second + _extent(other)
-        and second < first + _extent(one)
-        and 0 not in (*one.shape, *other.shape)
-    )
+    first, second = one.data_ptr(), other.data_ptr()  # 0 where there are no elements, which meets nothing
+    return first < second + _extent(other) and second < first + _extent(one)
 
 
 def _extent(tensor: torch.Tensor) -> int:
