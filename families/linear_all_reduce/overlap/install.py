@@ -149,17 +149,20 @@ def _examined(
     """What this rank would route, or why it leaves the layer alone."""
     if wrapper is not None:
         return f"it is the base_layer of a {wrapper}, which may multiply by its weight and reduce by itself"
-    recognised = recognise(module, comm.rank, comm.world_size, comm.device)
-    if not isinstance(recognised, Recognised):
-        return recognised
-    if not check and not recognised.certain:
-        return f"its class {class_name(module)} isn't known, so only a check can tell what it computes"
     try:
+        recognised = recognise(module, comm.rank, comm.world_size, comm.device)
+        if not isinstance(recognised, Recognised):
+            return recognised
+        if not check and not recognised.certain:
+            return f"its class {class_name(module)} isn't known, so only a check can tell what it computes"
         served = serving(module.weight, recognised.quantisation)
-        group = group_for(recognised.quantisation)
+        return Found(RoutedForward(module, recognised, group_for(recognised.quantisation)), served)
     except ValueError as error:
         return str(error)
-    return Found(RoutedForward(module, recognised, group), served)
+    except (
+        Exception
+    ) as error:  # whatever an attribute of others raises: the other ranks wait for what is said here
+        return f"it can't be examined: {type(error).__name__}: {first_line(error)}"
 
 
 def _verdict(found: Found, comm: Any, seed: int) -> Statement:

@@ -105,7 +105,7 @@ def recognise(module: Any, rank: int, world_size: int, device: torch.device) -> 
     if objection is not None:
         return objection
     engine = class_name(module) in ENGINES
-    reads_it = not engine or "return_bias" in _names(type(module).forward.__code__)
+    reads_it = not engine or "return_bias" in _names(type(module).forward)
     pair = bool(getattr(module, "return_bias", engine)) if reads_it else True
     return Recognised(FORMATS[module.weight.dtype], pair, engine)
 
@@ -140,7 +140,7 @@ def _class_objection(module: Any) -> str | None:
     if defaults_of(module) is None:
         return "its forward must take one tensor, and may take options that have defaults"
     if name in ENGINES:
-        unknown = sorted(_names(type(module).forward.__code__) - KNOWN_NAMES)
+        unknown = sorted(_names(type(module).forward) - KNOWN_NAMES)
         if unknown:
             return f"its forward reads {', '.join(unknown)}, which may decide what it reduces"
         if class_name(method) not in UNQUANTISED:
@@ -169,7 +169,7 @@ def _weight_objection(module: Any, device: torch.device) -> str | None:
         return f"its weight is [{n}, {k}] and not [{wanted[0]}, {wanted[1]}]: it is stored in another form"
     if weight.stride(1) != 1:
         return f"its weight [{n}, {k}] has strides {weight.stride()}: it is stored as [K, N]"
-    if weight.device != device:
+    if weight.device.type != device.type or device.index not in (None, weight.device.index):
         return f"its weight is on {weight.device}, and the communicator's device is {device}"
     if FORMATS[weight.dtype] == "fp8_per_token":
         scale = getattr(module, "weight_scale", None)
@@ -180,8 +180,11 @@ def _weight_objection(module: Any, device: torch.device) -> str | None:
     return None
 
 
-def _names(code: CodeType) -> frozenset[str]:
+def _names(function: Any) -> frozenset[str]:
     """Globals and attributes that a function reads, also in functions inside of it."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return frozenset(("what no Python code states",))
     return frozenset(name for inner in _codes(code) for name in inner.co_names)
 
 

@@ -219,6 +219,16 @@ class Fails(Plain):
         raise RuntimeError(f"no forward context for {x.dim()} dimensions")
 
 
+class Raises(Plain):
+    """An attribute raises on one rank."""
+
+    @property
+    def input_size_per_partition(self):
+        if self.tp_rank == 0:
+            raise RuntimeError("not loaded yet")
+        return 16
+
+
 class Pairs(Plain):
     """A pair, which nothing states."""
 

@@ -52,6 +52,7 @@ def model_of(rank: int) -> torch.nn.ModuleDict:
             "averaging": engines.Averaging(24, 16, rank),
             "fails": engines.Fails(24, 16, rank),
             "pairs": engines.Pairs(24, 16, rank),
+            "raises": engines.Raises(24, 16, rank),
             "unstated": unstated,
             "elsewhere": elsewhere,
             "one_sided": one_sided,

@@ -101,6 +101,27 @@ def test_fp8_of_any_shape_and_layout_is_what_cuda_takes(monkeypatch, n, k, layou
     assert torch.allclose(out.float(), plain.float(), rtol=2**-7, atol=2**-9)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("n", "k"), [(32, 48), (24, 48), (32, 40), (5, 7)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("biased", [False, True])
+def test_fp8_on_cuda_is_what_it_is_on_a_cpu(n, k, dtype, biased):
+    """The same numbers within one rounding, for every shape and dtype of x."""
+    x = drawn(9, k).to(dtype)
+    weight, scale = quantise_rows(drawn(n, k, seed=1))
+    bias = drawn(n, seed=2).to(dtype) if biased else None
+    found = []
+    for device in ("cpu", "cuda"):
+        group = LayerGroup(SimpleNamespace(), None, None, quantisation="fp8_per_token")
+        moved = [None if tensor is None else tensor.to(device) for tensor in (x, weight, scale, bias)]
+        out = torch.full((4, n), 7.0, dtype=dtype, device=device)
+        group.gemm(*moved, None)(3, 7, out)
+        found.append(out.float().cpu())
+    assert torch.allclose(
+        *found, rtol=2 * torch.finfo(dtype).eps, atol=1e-2 if dtype is not torch.float32 else 1e-4
+    )
+
+
 def test_fp8_to_another_dtype_than_bf16_is_dequantised():
     """CUDA's product by rows gives BF16 alone; rounding to it in between would be another contract."""
     chosen = []
