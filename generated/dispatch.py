@@ -6927,7 +6927,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('5bd2c56e8a9dfcdc0a25d4a8b9782352361bb6b5c5739fbe47844c2a20f1c5b4', 'hyper_connection/qwen38_flash_tp1/one_kernel.fp16.cu', '953cb876af344db1c6d03a2d1286332f2c7c2febe2a773c2417a6bebaff40c42'),
+                        'sm_90': Build('a8a58a06848ac2e3605ba447b1b5d0d8bbb76af79890d996e03a3dee0e04d90d', 'hyper_connection/qwen38_flash_tp1/one_kernel.fp16.cu', 'e6e05329c49f0edc8018f8df0d43acccdceea84989d64ecc59f63d948c6c1920'),
                     },
                     kernels={
                         'boundary': Kernel(symbol='hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -7378,7 +7378,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('f17e353f47b8519d568dcbd502a76aa036022f84e2d9a66794792ea2e062eb13', 'hyper_connection/qwen38_flash_tp1/one_kernel.bf16.cu', '1af6a96e442f604db3d20a5c0ed0cc2cef89b23f44a542b10ee6a17787a2e853'),
+                        'sm_90': Build('ad9daaec3068fbf476f7920968a190b26ed9fe6e917cc0314406ff81fc5c7f26', 'hyper_connection/qwen38_flash_tp1/one_kernel.bf16.cu', '06ad16ded77d77a315980fe9387ddec2b3e15b422c1d6a943873d26c8b259934'),
                     },
                     kernels={
                         'boundary': Kernel(symbol='hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
