@@ -29,6 +29,10 @@ BUNDLE_VARIABLE = "KERNWRIGHT_BUNDLE"
 """Folders of bundles, separated as in PATH; read once."""
 
 
+_loaded: list[Any] = []
+"""CuPy's modules. None is ever unloaded: a graph may launch its kernels long after the plan is gone, and unloading, when
+the garbage collector gets to it, invalidates whatever capture is going on."""
+
 _modules: dict[tuple[str, str, int], Module] = {}
 _lock = threading.Lock()
 
@@ -167,6 +171,7 @@ def _load_module(data: bytes, build: Build, device: Device) -> Module:
         with beside_captures(), cupy.cuda.Device(device.index):
             module: Any = cupy.cuda.function.Module()
             module.load(data)
+            _loaded.append(module)
     except Exception as error:
         # CuPy's and the driver's error classes have no common base of their own.
         raise LoadError(

@@ -137,8 +137,10 @@ def test_modules_and_kernels_are_loaded_beside_captures(
     runtime = SimpleNamespace(getDevice=lambda: 3, setDevice=unsafe("bind a context"))
     monkeypatch.setattr(cupy_backends.cuda.api, "driver", driver)
     monkeypatch.setattr(cupy_backends.cuda.api, "runtime", runtime)
+    monkeypatch.setattr(loader, "_loaded", [])
     loaded = loader._load_module(b"", Build("0" * 64, "k.cu", "0" * 64), Device("sm_90", 132, "H200", 3))
     assert isinstance(loaded, CudaModule)
+    assert loader._loaded == [module]  # unloading is unsafe, too, and a graph may need it
     loaded.launcher(
         Kernel((1, 1, 1), (128, 1, 1), (), shared_bytes=1024, cooperative=True, resident=True, symbol="k")
     )

@@ -58,8 +58,11 @@ def captured(d: Any, kind: str, ranks: int, numel: int) -> tuple[torch.cuda.CUDA
 
 
 @pytest.mark.parametrize("kind", ["staged", "sum2"])
-@pytest.mark.parametrize("numel", SIZES)
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(
+    ("ranks", "numel"),
+    # Small payloads have 256 CTAs a rank: one GPU holds those of two ranks, not of four.
+    [*((2, size) for size in SIZES), *((4, size) for size in SIZES[1:])],
+)
 def test_a_graph_outlives_its_communicator(d: Any, kind: str, numel: int, ranks: int) -> None:
     """Its replays write epochs and flags: not into memory that others have got since."""
     graph, x, out, sizes = captured(d, kind, ranks, numel)
