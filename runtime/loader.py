@@ -30,8 +30,8 @@ BUNDLE_VARIABLE = "KERNWRIGHT_BUNDLE"
 
 
 _loaded: list[Any] = []
-"""CuPy's modules. None is ever unloaded: a graph may launch its kernels long after the plan is gone, and unloading, when
-the garbage collector gets to it, invalidates whatever capture is going on."""
+"""CuPy's modules. None is ever unloaded: a graph may launch its kernels long after the plan is gone, and
+unloading, when the garbage collector comes to it, invalidates whatever capture is going on."""
 
 _modules: dict[tuple[str, str, int], Module] = {}
 _lock = threading.Lock()
