@@ -54,8 +54,10 @@ class Doubling:
     def __init__(self, buffer="", element=0, replays_only=False):
         self._wrong, self._replays_only = (buffer, element), replays_only
 
-    def prepare(self):
-        pass
+    def __call__(self, inputs, outputs=None):
+        results = [torch.empty_like(inputs[0])] if outputs is None else outputs
+        results[0].copy_(inputs[0] * 2)
+        return results
 
     def run(self, tensors):
         def launch():

@@ -289,6 +289,8 @@ def test_a_channel_that_broke_is_a_failure_and_made_anew(session, local):
     comm.channel("mini").memory[1, record : record + 32].view(torch.int32)[:7] = torch.tensor(
         [1, 1, 0, 2, 7, 5, 1]
     )
+    ticket = comm.channel("mini").memory[1, work.channel["ticket"] :][:8].view(torch.int32)
+    ticket[0] = -(2**31)  # FAILED, which the kernel that reports sets
     (result, _) = local(work, "tagged", [Case("staged", "normal", 11, 300)], comm=comm)
     assert not result.passed
     assert "values differ" in result.problem  # a failed rank gives NaN
@@ -372,4 +374,5 @@ def test_sizes_that_do_not_fit_a_candidate_are_refused(session):
             signature,
             tensors,
             channels=channels,
+            constants=request.constants,
         )

@@ -61,7 +61,9 @@ class Thread:
         self.did.append("copy")
         ctypes.memmove(target, source, size)
 
-    def meet(self) -> None:
+    def meet(self, at: int, numel: int) -> None:
+        assert at >= 0
+        assert numel
         self.barrier.wait(timeout=20)
 
     def close(self, result: int, numel: int) -> None:
