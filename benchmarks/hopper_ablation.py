@@ -25,7 +25,8 @@ import typer
 from _boundary_benchmark import LIBRARY, Boundaries
 from kernwright.compiler.compile import compile_source
 from kernwright.evidence.graphs import Graph
-from kernwright.ledger.verdict import median, median_interval
+from kernwright.ledger.blocks import median
+from kernwright.ledger.verdict import median_interval
 from kernwright.runtime.launch import CudaModule
 from kernwright.runtime.loader import source_text
 from kernwright.runtime.plan import Plan

@@ -28,7 +28,8 @@ from kernwright.evidence.graphs import Graph
 from kernwright.families.hyper_connection.evidence import EVIDENCE
 from kernwright.families.hyper_connection.neighbours import Footprint, coresidency
 from kernwright.ledger import Group
-from kernwright.ledger.verdict import median, median_interval
+from kernwright.ledger.blocks import median
+from kernwright.ledger.verdict import median_interval
 from kernwright.version import VERSION
 
 CONFIDENCE = 0.95

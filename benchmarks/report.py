@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from kernwright.generated.dispatch import TABLE
 from kernwright.ledger.reader import read_records
+from kernwright.table import RecordLine, Workload
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES = ROOT / "ledger" / "figures"
@@ -107,9 +108,31 @@ def linears() -> str:
     return (
         f"## Row-parallel linears, two ranks\n\nTwo {found['device']}, BF16, K of one rank, microseconds a call, "
         f"{found['calls_in_a_graph']} calls in a graph, in turns; up to 2,048 rows from a second run. `dispatched` "
-        f"is what the records of these runs admit, and its gain that of its own arm.\n\n{markdown(head, rows)}\n"
+        f"is what the records of these runs admit{resting_on()}, and its gain that of its own arm."
+        f"{of_earlier_code()}\n\n"
+        f"{markdown(head, rows)}\n"
         f"\n{checked(read('linear_all_reduce_checks.json')['checks'])}\n"
     )
+
+
+def resting_on() -> str:
+    """What the linears' admitting records rest on where it isn't an interval over blocks, in brackets."""
+    records = [
+        record for work in TABLE.workloads if work.family == "linear_all_reduce" for record in of_today(work)
+    ]
+    admitted = [record.basis for record in records if record.verdict == "admitted"]
+    bases = sorted({basis.partition("; ")[0] for basis in admitted if basis})
+    if not bases:
+        return ""
+    unsettled = sum(bool(basis) for basis in admitted)
+    return (
+        f" ({unsettled} of {len(admitted)} rest on {listed(bases)}, measured before blocks were taken anew)"
+    )
+
+
+def listed(texts: Sequence[str]) -> str:
+    """`a, b or c`."""
+    return " or ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
 
 
 def linear_rows() -> list[dict[str, Any]]:
@@ -119,7 +142,7 @@ def linear_rows() -> list[dict[str, Any]]:
 
 
 def taken(row: Mapping[str, Any]) -> str:
-    """The candidate that the records dispatch for a shape."""
+    """The candidate that the records of today's code dispatch for a shape."""
     for work in TABLE.workloads:
         if work.family == "linear_all_reduce" and (work.fields["width"], work.fields["k"]) == (
             row["width"],
@@ -127,9 +150,33 @@ def taken(row: Mapping[str, Any]) -> str:
         ):
             low, high = work.fields["m"]  # type: ignore[misc]
             if int(low) <= row["m"] <= int(high):
-                admitted = [record for record in work.records if record.verdict == "admitted"]
+                admitted = [record for record in of_today(work) if record.verdict == "admitted"]
                 return max(admitted, key=lambda record: record.gain or 0).candidate if admitted else "serial"
     raise ValueError(f"no workload of the library has {row['m']} rows of this shape")
+
+
+def of_today(work: Workload) -> list[RecordLine]:
+    """The records of a workload that measured the code which is generated now."""
+    codes = {
+        (candidate.name, arch): build.code
+        for candidate in work.candidates
+        for arch, build in candidate.builds.items()
+    }
+    return [
+        record for record in work.records if codes.get((record.candidate, record.device.arch)) == record.code
+    ]
+
+
+def of_earlier_code() -> str:
+    """Which of the linears' records don't count any more, in a sentence."""
+    works = [work for work in TABLE.workloads if work.family == "linear_all_reduce"]
+    earlier = sum(len(work.records) - len(of_today(work)) for work in works)
+    if not earlier:
+        return ""
+    return (
+        f" {earlier} of {sum(len(work.records) for work in works)} records are of kernels that have changed since: "
+        "until these are measured on two GPUs, the plain path serves (`serial`)."
+    )
 
 
 def neighbours() -> str:
@@ -307,9 +354,9 @@ def summarise(trace: Path) -> None:
 
 
 def add_sweep(records: Path, title: str) -> None:
-    """Take the times of a sweep's records, the medians of their valid groups, into the figures."""
+    """Take the times of a sweep's newest records, the medians of their valid groups, into the figures."""
     times: dict[str, float] = {}
-    files = read_records(records)
+    files = sorted(read_records(records), key=lambda file: file.record.measured_at)
     if len(workloads := {file.record.workload for file in files}) != 1:
         raise typer.BadParameter(
             f"{records} holds records of {len(workloads)} workloads; a sweep has one: name its folder",

@@ -28,6 +28,7 @@ SHOWN = (
     "gain_percent",
     "interval_percent",
     "verdict",
+    "all_runs",
 )
 """What fits into a line of a record; all of it is in the JSON."""
 
@@ -128,7 +129,12 @@ def bench(
     against: Annotated[
         str, typer.Option(help="Compare with your own: module:function, or file.cu:symbol:GRID:BLOCK.")
     ] = "",
-    groups: Annotated[int, typer.Option(min=1, help="Valid groups wanted.")] = 11,
+    blocks: Annotated[
+        int, typer.Option(min=1, help="Times to allocate and capture anew; 3 for a verdict.")
+    ] = 5,
+    groups: Annotated[
+        int, typer.Option(min=1, help="Valid groups wanted in a block; 3 for it to count.")
+    ] = 5,
     replays: Annotated[int, typer.Option(min=1, help="Graph replays behind one sample.")] = 20,
     record: Annotated[bool, typer.Option(help="Write records into the ledger.")] = True,
     json: Json = False,
@@ -137,7 +143,7 @@ def bench(
     from kernwright.evidence.commands import BenchRequest, run_bench
     from kernwright.evidence.ranks import speaks
 
-    request = BenchRequest(workloads, candidate, peer, against, groups, replays, record)
+    request = BenchRequest(workloads, candidate, peer, against, blocks, groups, replays, record)
     inexact = []
     documents = []
     for result in run_bench(open_workspace(), request, quiet=json):
@@ -213,22 +219,37 @@ def ledger_show(
 
 @ledger_app.command("check")
 def ledger_check() -> None:
-    """Recompute every verdict from its samples; fails where a record contradicts itself."""
-    from kernwright.ledger import check, read_records
+    """Recompute every verdict from its samples; fails where a record contradicts itself or is gone."""
+    from kernwright.evidence.ledger_commands import check_ledger
 
-    files = read_records(_folder())
-    problems = check(files)
+    problems, said = check_ledger(open_workspace())
     for problem in problems:
         console.complain(str(problem))
     if problems:
         raise typer.Exit(1)
-    console.say(f"{len(files)} records are consistent")
+    for line in said:
+        console.say(line)
+
+
+@ledger_app.command("index")
+def ledger_index() -> None:
+    """Enter records into the index that no command entered, such as those of another checkout."""
+    from kernwright.ledger import enter, read_index, read_records, usable, written
+
+    folder = _folder()
+    known = read_index(folder).seals
+    new = [
+        file for file in usable(read_records(folder)) if file.record.sha256 not in known.get(file.name, ())
+    ]
+    if new:
+        enter(folder, [written(file) for file in new])
+    console.say(f"{len(new)} records were entered")
 
 
 @ledger_app.command("stale")
 def ledger_stale(json: Json = False) -> None:
     """List the records whose source has changed since: what to measure again."""
-    from kernwright.evidence.commands import stale_rows
+    from kernwright.evidence.ledger_commands import stale_rows
 
     table = stale_rows(open_workspace())
     if json:

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ..files import write_whole
+from . import trusted
 from .artifact import KINDS, Artifact, ArtifactKind, digest
 from .nvrtc import FLAGS
 from .resources import Resources
@@ -46,11 +48,12 @@ class Bundle:
         """Read the listing of the bundle in `folder`.
 
         Raises:
-            BundleInvalid: there is none, it is of another format version, or it is malformed.
+            BundleInvalid: there is none, others than its owner may write to it, it has another format version, or is
+                malformed.
         """
         path = folder / LISTING
         try:
-            listing = json.loads(path.read_bytes())
+            listing = json.loads(_read(path))
         except OSError as error:
             raise BundleInvalid(f"{folder} isn't a bundle: {LISTING} can't be read ({error}).") from error
         except ValueError as error:
@@ -90,7 +93,7 @@ class Bundle:
     def _load(self, entry: Artifact) -> Artifact:
         path = self.folder / entry.file
         try:
-            data = path.read_bytes()
+            data = _read(path)
         except OSError as error:
             raise BundleInvalid(f"{path}, which {LISTING} names, can't be read ({error}).") from error
         if digest(data) != entry.sha256:
@@ -99,6 +102,11 @@ class Bundle:
                 "Copy or write the bundle anew."
             )
         return replace(entry, data=data)
+
+
+def _read(path: Path) -> bytes:
+    """A file of a bundle. Whoever names a bundle trusts its owner, and nobody else who may write to it."""
+    return trusted.read(path.resolve(), shared=trusted.shared_with_group(), any_owner=True)
 
 
 def _entry(item: Mapping[str, Any]) -> Artifact:
@@ -148,6 +156,7 @@ def write_bundle(folder: Path, artifacts: Iterable[Artifact]) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
         new, old = Path(temporary) / "new", Path(temporary) / "old"
         new.mkdir()
+        new.chmod(0o755)  # whatever the user's mask: a folder that a group may write to isn't loaded
         _fill(new, list(artifacts))
         if folder.exists():
             folder.rename(old)
@@ -161,7 +170,7 @@ def write_bundle(folder: Path, artifacts: Iterable[Artifact]) -> None:
 
 def _fill(folder: Path, artifacts: list[Artifact]) -> None:
     for made in artifacts:
-        (folder / made.file).write_bytes(made.data)
+        write_whole(folder / made.file, made.data, mode=0o644)
     ordered = sorted(artifacts, key=lambda made: (made.source_sha256, made.arch, made.kind))
     listing = {
         "format": FORMAT,
@@ -169,7 +178,7 @@ def _fill(folder: Path, artifacts: list[Artifact]) -> None:
         "flags": FLAGS,
         "entries": [_item(made) for made in ordered],
     }
-    (folder / LISTING).write_text(json.dumps(listing, indent=2) + "\n")
+    write_whole(folder / LISTING, (json.dumps(listing, indent=2) + "\n").encode(), mode=0o644)
 
 
 def _item(made: Artifact) -> dict[str, Any]:

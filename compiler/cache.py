@@ -1,8 +1,8 @@
 """Compiled kernels on the disk, one file an entry, shared by all processes of a user.
 
 An entry is `<digest of the rest>\\n<metadata as one line of JSON>\\n<bytes>`, so that whatever was torn,
-truncated or flipped is noticed when it is read; a broken entry counts as none. Every format version has a
-folder of its own and doesn't see the others.
+truncated or flipped is noticed when it is read; a broken entry counts as none, and so does one that others may have
+written (`trusted`). Every format version has a folder of its own and doesn't see the others.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ..files import write_whole
+from . import trusted
 from .artifact import Artifact, ArtifactKind, digest
 from .resources import Resources
 from .toolchain import Toolchain
@@ -38,30 +39,41 @@ class CacheEntry:
     size: int
     """Bytes on the disk."""
     artifact: Artifact | None
-    """None if the entry is broken; it will be compiled again when it is needed."""
+    """None if the entry is broken or not trusted; it will be compiled again when it is needed."""
 
 
 class Cache:
-    """Artifacts by key. If the folder can't be written, there is one warning and entries stay in memory."""
+    """Artifacts by key. If the folder can't be written or trusted, there is one warning, and they stay in memory."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """`folder` is `default_folder()` unless given; nothing is created before the first entry is."""
+        """`folder` is `default_folder()` unless given; nothing is created before the first entry is.
+
+        Raises:
+            ValueError: `KERNWRIGHT_CACHE_SHARED` has a value that isn't allowed.
+        """
         self.folder = folder if folder is not None else default_folder()
         self._entries = self.folder / f"v{FORMAT}"
         self._memory: dict[str, Artifact] = {}
+        self._shared = trusted.shared_with_group()
         self._warned = False
 
     @property
     def lasting(self) -> bool:
-        """False once the folder has turned out not to be writable."""
+        """False once the folder has turned out not to be writable, or not to be trusted."""
         return not self._warned
 
     def get(self, key: str) -> Artifact | None:
-        """The artifact stored under `key`, verified; None if there is none or it is broken."""
+        """The artifact stored under `key`, verified; None if there is none, or it is broken or not trusted."""
         if key in self._memory:
             return replace(self._memory[key], cached=True)
         try:
-            stored = self._path(key).read_bytes()
+            stored = trusted.read(self._path(key), shared=self._shared)
+        except trusted.Untrusted as error:
+            if error.path == self._path(key):
+                logger.warning("A cache entry can't be trusted (%s); its kernel is compiled again.", error)
+            else:
+                self._keep_in_memory(error)
+            return None
         except OSError:
             return None
         artifact = _decode(key, stored)
@@ -70,9 +82,10 @@ class Cache:
         return artifact
 
     def put(self, key: str, artifact: Artifact) -> None:
-        """Store `artifact`: on the disk, or in memory if the folder can't be written."""
+        """Store `artifact`: on the disk, or in memory if the folder can't be written or trusted."""
         try:
-            write_whole(self._path(key), _encode(key, artifact))
+            trusted.make_folder(self._entries, shared=self._shared)
+            write_whole(self._path(key), _encode(key, artifact), mode=0o640 if self._shared else 0o600)
         except OSError as error:
             self._keep_in_memory(error)
             self._memory[key] = artifact
@@ -97,9 +110,11 @@ class Cache:
         """All entries of this format version, by key."""
         listed = []
         for path in sorted(self._entries.glob(f"*{_SUFFIX}")):
-            with contextlib.suppress(FileNotFoundError):  # another process may clear the cache meanwhile
-                stored = path.read_bytes()
-                listed.append(CacheEntry(path.stem, len(stored), _decode(path.stem, stored)))
+            with contextlib.suppress(OSError):  # another process may clear the cache meanwhile
+                size, artifact = path.lstat().st_size, None
+                with contextlib.suppress(OSError):
+                    artifact = _decode(path.stem, trusted.read(path, shared=self._shared))
+                listed.append(CacheEntry(path.stem, size, artifact))
         return listed
 
     def clear(self) -> int:
@@ -120,9 +135,10 @@ class Cache:
         """Hold the lock of `key`. 256 locks serve all keys, so that lock files don't pile up."""
         from filelock import FileLock  # only a miss needs it
 
-        lock = FileLock(self._entries / "locks" / f"{key[:2]}.lock")
+        locks = self._entries / "locks"
+        lock = FileLock(locks / f"{key[:2]}.lock", mode=0o660 if self._shared else 0o600)
         try:
-            (self._entries / "locks").mkdir(parents=True, exist_ok=True)
+            trusted.make_folder(locks, shared=self._shared)
             lock.acquire()
         except (OSError, NotImplementedError) as error:  # the latter: a file system without locks
             self._keep_in_memory(error)
@@ -134,14 +150,23 @@ class Cache:
             lock.release()
 
     def _keep_in_memory(self, error: Exception) -> None:
-        if not self._warned:
-            self._warned = True
-            logger.warning(
-                "The kernel cache %s can't be written (%s). Compiled kernels are kept in memory, and the "
-                "next process compiles them again; set KERNWRIGHT_CACHE_DIR to a folder that can be written.",
-                self.folder,
-                error,
-            )
+        if self._warned:
+            return
+        self._warned = True
+        logger.warning(
+            "The kernel cache %s can't be %s (%s). Compiled kernels are kept in memory, and the next process "
+            "compiles them again; set KERNWRIGHT_CACHE_DIR to a folder that %s.",
+            self.folder,
+            *(
+                (
+                    "trusted",
+                    error,
+                    "only you can write, or KERNWRIGHT_CACHE_SHARED=group to trust your group's",
+                )
+                if isinstance(error, trusted.Untrusted)
+                else ("written", error, "can be written")
+            ),
+        )
 
 
 def default_folder() -> Path:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..files import write_whole
+from . import trusted
 
 _DEPRECATED = "is deprecated"
 """What nvdisasm 13.1 and later say of architectures before sm_75."""
@@ -89,11 +90,11 @@ def _disassembled(cubin: bytes, arch: str, option: str) -> str | ExpectationsSki
 def remembered_counts(cubin: bytes, arch: str, folder: Path) -> dict[str, Counter[str]] | ExpectationsSkipped:
     """As `instruction_counts`, by way of a file below `folder`: nvdisasm takes half a second a cubin.
 
-    A file that can't be read or written costs that time and nothing else; what was skipped isn't kept.
+    A file that can't be read, trusted or written costs that time and nothing else; what was skipped isn't kept.
     """
     place = folder / "disassembly" / f"{hashlib.sha256(cubin).hexdigest()}.json"
     try:
-        stored = json.loads(place.read_text(encoding="utf-8"))
+        stored = json.loads(trusted.read(place))
         return {
             symbol: Counter({name: int(n) for name, n in found.items()}) for symbol, found in stored.items()
         }
@@ -102,6 +103,7 @@ def remembered_counts(cubin: bytes, arch: str, folder: Path) -> dict[str, Counte
     counts = instruction_counts(cubin, arch)
     if isinstance(counts, dict):
         with contextlib.suppress(OSError):
+            trusted.make_folder(place.parent)
             write_whole(place, json.dumps(counts).encode())
     return counts
 

@@ -18,7 +18,9 @@ from typing import Literal
 
 from filelock import FileLock
 
+from ..compiler import trusted
 from ..compiler.cache import default_folder
+from ..files import write_whole
 from .text import TextFacts, facts, without_comments
 from .toolchain import Compiler, compiler
 
@@ -134,51 +136,56 @@ def sanitized_runner() -> Path:
 def cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
     """The folder of `key`, made once over all processes; `product` in it is verified on every read.
 
-    `make` fills the first folder it is given, which becomes the second.
+    `make` fills the first folder it is given, which becomes the second. What others may write to is never loaded, not
+    even where a group shares its cubins: this code runs as the user.
     """
     root = _cache_root()
     folder = root / key
     if _intact(folder, product):
         return folder
-    (root / "locks").mkdir(parents=True, exist_ok=True)
+    trusted.make_folder(root / "locks")
     with FileLock(root / "locks" / f"{key[:2]}.lock"):
         if _intact(folder, product):
             return folder
         with tempfile.TemporaryDirectory(dir=root, prefix=".making-") as temporary:
             made = Path(temporary) / "made"
-            made.mkdir()
+            made.mkdir(mode=0o700)
             make(made, folder)
+            (made / product).chmod(0o700)
             digest = hashlib.sha256((made / product).read_bytes()).hexdigest()
-            (made / f"{product}.sha256").write_text(digest)
+            write_whole(made / f"{product}.sha256", digest.encode())
             shutil.rmtree(folder, ignore_errors=True)
             made.rename(folder)
     return folder
 
 
 def _intact(folder: Path, product: str) -> bool:
-    path, recorded = folder / product, folder / f"{product}.sha256"
-    if not path.is_file() or not recorded.is_file():
+    try:
+        recorded = trusted.read(folder / f"{product}.sha256")
+        return recorded.decode() == hashlib.sha256(trusted.read(folder / product)).hexdigest()
+    except (OSError, ValueError):  # not there, or not ours
         return False
-    return recorded.read_text() == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _cache_root() -> Path:
     root = default_folder() / "emulator" / f"v{FORMAT}"
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        trusted.make_folder(root)
         if os.access(root, os.W_OK):
             return root
-        problem = "it is read-only"
+        problem = "written (it is read-only)"
+    except trusted.Untrusted as error:
+        problem = f"trusted ({error})"
     except OSError as error:
-        problem = str(error)
+        problem = f"written ({error})"
     return _temporary_root(str(root), problem)
 
 
 @functools.cache
 def _temporary_root(root: str, problem: str) -> Path:
     logger.warning(
-        "The emulator's cache %s can't be written (%s). Its objects last as long as this process; set "
-        "KERNWRIGHT_CACHE_DIR to a folder that can be written.",
+        "The emulator's cache %s can't be %s. Its objects last as long as this process; set "
+        "KERNWRIGHT_CACHE_DIR to a folder that only you can write.",
         root,
         problem,
     )

@@ -21,6 +21,8 @@ from .launch import Argument, Array, DeviceBuffer, EmulatedLaunch
 
 CHANNELS, RANK_BASE = "channels", "rank_base"
 """Arguments of kernels that talk: the ranks' memory, and the first rank of a launch."""
+KNOWN = (RANK_BASE, "timeout_ns")
+"""Numbers that a launch states itself."""
 NOBODY = DeviceBuffer("another rank's tensor", np.zeros(1, np.uint8), "in")
 """The target of other ranks' pointers in a launch of one rank."""
 
@@ -68,7 +70,7 @@ def candidate_program(
         constants: arguments that follow from the call (`Request.constants`).
 
     Raises:
-        ValueError: a tensor is missing or has the wrong size.
+        ValueError: a tensor or a constant is missing, or a tensor has the wrong size.
         LoadError: the source can't be read; `StaleSource` if it isn't the one the table was made for.
         CompilerMissing, CompileFailed, TextUnsupported: as `compile_text`.
     """
@@ -79,6 +81,14 @@ def candidate_program(
     stored = {**_scratch(candidate, constants or {}), **outputs}
     scalars: dict[str, np.generic] = {name: np.void(value) for name, value in (constants or {}).items()}
     scalars |= {name: np.uint64(TIMEOUT_NS) for name in candidate.arguments if name == "timeout_ns"}
+    taken = dict.fromkeys(name for kernel in kernels for name in kernel.args)
+    missing = [name for name in taken if name in candidate.arguments and name not in {*scalars, *KNOWN}]
+    missing = [name for name in missing if not pointers(candidate.arguments[name])]
+    if missing:
+        raise ValueError(
+            f"the kernels of {candidate.name} take {', '.join(missing)}, which follows from the call; pass "
+            "constants=request.constants, of dispatch.request(workload, kind, at)"
+        )
     ranks = range(max(1, len(channels)))
     buffers: dict[str, tuple[DeviceBuffer, ...]] = {
         tensor.name: tuple(_given(tensor, tensors.get(tensor.name), rank, len(ranks)) for rank in ranks)
@@ -92,7 +102,7 @@ def candidate_program(
         buffers[name] = tuple(
             DeviceBuffer(name, np.zeros(shape, _bits(dtype)), "inout", rank, dtype) for rank in ranks
         )
-    for name in dict.fromkeys(name for kernel in kernels for name in kernel.args):
+    for name in taken:
         if name not in buffers and name not in scalars and name != RANK_BASE:
             shape, dtype = stored[name].shape, stored[name].dtype
             buffers[name] = tuple(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..ledger import Exactness, Timing, judge
+from ..ledger import Exactness, Group, judge
 from .benchmark_run import BenchmarkRun
 from .external import ExternalUnusable, load
 from .family_evidence import Chain
@@ -101,11 +101,9 @@ def capture_external(run: BenchmarkRun, text: str) -> Graph[list[Sequence[torch.
     return graph
 
 
-def compare_external(run: BenchmarkRun, external: Graph[Any], graph: Graph[Any]) -> str:
-    """A candidate's time against the external control's, in words."""
-    chain, options = run.chain, run.options
-    groups = run.paired(external, graph)
-    timing = Timing(scope=chain.scope, calls=chain.calls, replays=options.pace.replays, groups=groups)
+def compare_external(run: BenchmarkRun, groups: tuple[Group, ...]) -> str:
+    """A candidate's time against the external control's, in words: the groups of all blocks."""
+    options = run.options
     exactness = Exactness(cases=1, values=1, mismatches=0, against="nothing: time alone", first=None)
-    judged = judge(exactness, timing, options.rule, is_control=False)
+    judged = judge(exactness, run.timing(groups), options.rule, is_control=False)
     return f"{options.against}: {judged.reason}"

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..ledger import Group, Record, RecordedDevice, Rule, Timing, make_record
-from ..ledger.verdict import median
+from ..ledger import Group, HeadToHead, Record, RecordedDevice, Rule, Timing, make_record
+from ..ledger.blocks import median
 from ..runtime.device import Device as Here
 from ..runtime.device import current, serves
 from ..runtime.dispatch import Dispatch
@@ -19,7 +19,7 @@ from .cells import Cell
 from .executable import Executable, executable
 from .family_evidence import FamilyEvidence
 from .gate import differing, poison
-from .graphs import Graph, capture, replay_ms
+from .graphs import Graph, capture, placed_anew, replay_ms
 from .health import Monitor, UnderPowerCap
 from .outcome import Bench
 from .provenance import exactness_of, loaded_code, toolkit
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Options:
     pace: Pace = field(default_factory=Pace)
+    """Of one block."""
+    blocks: int = 5
+    """How often all that is timed is allocated and captured anew."""
     rule: Rule = field(default_factory=Rule)
     seed: int = 500
     peers: Sequence[str] | None = None
@@ -55,6 +58,8 @@ class GpuBackend:
     capture: Callable[[Callable[[], Any]], Graph[Any]] = capture
     sample: Callable[[Graph[Any], int], float] = replay_ms
     """Milliseconds a replay of a captured run, over so many replays."""
+    anew: Callable[[int], object] = placed_anew
+    """Moves what the block of that number allocates; the result is held as long as the block."""
 
 
 GPU = GpuBackend()
@@ -68,7 +73,7 @@ class GraphEmpty(Exception):
 
 
 class BenchmarkRun:
-    """One cell on one GPU, or on a GPU a rank, with its chain."""
+    """One cell on one GPU, or on a GPU a rank, with its chain: a block of it, where several are timed."""
 
     def __init__(
         self,
@@ -79,9 +84,12 @@ class BenchmarkRun:
         watch: Monitor,
         options: Options,
         backend: GpuBackend,
+        block: int = 0,
     ) -> None:
+        self.block = block
+        self._ballast = backend.anew(block) if block else None
         self.here = backend.device(cell.place.device)
-        self.chain = cell.chain(evidence, workload, options.seed)
+        self.chain = cell.chain(evidence, workload, options.seed + block)
         self.control = cell.control(workload)
         self.workload, self.evidence, self.options = workload, evidence, options
         self.expected: list[torch.Tensor] = []
@@ -119,7 +127,7 @@ class BenchmarkRun:
         return alone(graph, self._watch, self.options.pace, self._sample)
 
     def paired(self, control: Graph[Any], candidate: Graph[Any]) -> tuple[Group, ...]:
-        return paired(control, candidate, self._watch, self.options.pace, self._sample)
+        return paired(control, candidate, self._watch, self.options.pace, self._sample, self.block)
 
     def verify(self, candidate: Candidate) -> Verification:
         return self._verify(
@@ -214,6 +222,7 @@ class BenchmarkRun:
         groups: tuple[Group, ...] | str | None,
         peers: dict[str, tuple[float, ...]],
         floor: tuple[float, ...],
+        head_to_head: HeadToHead | None = None,
     ) -> Record:
         """The evidence; the ledger's rule makes the verdict of it."""
         arch, control = self.arch(candidate), self.control
@@ -225,16 +234,8 @@ class BenchmarkRun:
             refused = verified.problem
         timing = None
         if isinstance(groups, tuple):
-            timing = Timing(
-                scope=self.chain.scope,
-                calls=self.chain.calls,
-                replays=self.options.pace.replays,
-                groups=groups,
-                bytes=self.chain.bytes,
-                flops=self.chain.flops,
-                floor_ms=median(floor) if floor else None,
-                baselines=peers,
-            )
+            floor_ms = median(floor) if floor else None
+            timing = self.timing(groups, floor_ms=floor_ms, baselines=peers)
         assert self.here.arch is not None
         return make_record(
             measured_at=datetime.now(UTC).replace(microsecond=0).isoformat(),
@@ -255,4 +256,11 @@ class BenchmarkRun:
             exactness=exactness_of(verified.gate, verified.against, refused, verified.closeness),
             timing=timing,
             rule=self.options.rule,
+            head_to_head=head_to_head,
         )
+
+    def timing(self, groups: tuple[Group, ...], **more: Any) -> Timing:
+        """Groups with what a replay of this chain is."""
+        chain, replays = self.chain, self.options.pace.replays
+        facts = {"scope": chain.scope, "calls": chain.calls, "bytes": chain.bytes, "flops": chain.flops}
+        return Timing(**facts, replays=replays, groups=groups, **more)

@@ -1,4 +1,4 @@
-"""What `kernwright verify`, `bench` and `ledger stale` do, from options to results; the command line prints them."""
+"""What `kernwright verify`, `fuzz`, `bench` and `tune` do, from options to results; the command line prints them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..commands import console
-from ..generator import ledger_folder, plan_generation
-from ..generator.records import current_sources
-from ..ledger import Record, read_records, stale, stale_rows_of, write_record
 from ..specs import Workspace
 from ..table import Workload
-from .bench import bench
+from .bench import NO_LEDGER, bench
 from .benchmark_run import Options
 from .cells import cells
 from .family_evidence import FamilyEvidence, NoEvidence, evidence_of
 from .fuzz import FuzzResult, fuzz_workload
 from .health import Monitor, monitor
+from .ledger_commands import ledger_of
 from .outcome import Bench
 from .rank_context import RankContext, absence, rank_context_of
 from .ranks import RankJob, job
@@ -158,6 +156,7 @@ class BenchRequest:
     candidates: Sequence[str]
     peers: Sequence[str]
     against: str
+    blocks: int
     groups: int
     replays: int
     record: bool
@@ -179,6 +178,7 @@ def run_bench(workspace: Workspace, request: BenchRequest, *, quiet: bool) -> It
     device = gpu()
     options = Options(
         pace=Pace(request.groups, request.replays, 2 * request.groups),
+        blocks=request.blocks,
         peers=None if not request.peers else tuple(name for name in request.peers if name != "none"),
         failures=FAILURES,
         against=request.against,
@@ -210,9 +210,7 @@ def _benched(
     quiet: bool,
 ) -> Iterator[Bench | str]:
 
-    def keep(record: Record) -> None:
-        write_record(ledger_folder(session.generation.workspace), record)
-
+    ledger = NO_LEDGER if ours.rank else ledger_of(session, workload, writes=request.record)
     with _placed(session, workload, device, ours, together=True) as found:
         if isinstance(found, str):
             yield found
@@ -233,7 +231,7 @@ def _benched(
                     request.candidates,
                     options,
                     lambda _name: advance(),  # called while this iteration lasts
-                    keep=keep if request.record and not ours.rank else lambda _record: None,
+                    ledger=ledger,
                 )
 
 
@@ -271,9 +269,3 @@ def run_tune(
                 yield found, curve
     if not tuned:
         raise NotHere("; ".join(dict.fromkeys(reasons)) or "no workload of this workspace has thresholds")
-
-
-def stale_rows(workspace: Workspace) -> list[dict[str, Any]]:
-    """Records whose candidate has other code today."""
-    current = current_sources(plan_generation(workspace).workloads)
-    return stale_rows_of(stale(read_records(ledger_folder(workspace)), current))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..runtime.device import Device
 from ..runtime.dispatch import Dispatch
-from ..runtime.request import Signature
+from ..runtime.request import Signature, pointers
 from ..table import Buffer, Candidate, Workload
 from .family_evidence import Case, FamilyEvidence
 
@@ -37,11 +37,10 @@ class Executable(Protocol):
     def run(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Run on the gate's tensors, one for each of `buffers`, on torch's current stream."""
 
-    def prepare(self) -> None:
-        """Make what can't be made while torch's current stream is captured."""
-
-    def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Compute the outputs, on torch's current stream."""
+    def __call__(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
+    ) -> Sequence[torch.Tensor]:
+        """Compute the outputs, fresh ones unless some are given, on torch's current stream."""
 
 
 @runtime_checkable
@@ -74,6 +73,11 @@ class ExecutableEvidence(Protocol):
 
         What the candidate leaves to a library isn't emulated; the case gives its result instead.
         """
+
+
+def splits_tensors(candidate: Candidate) -> bool:
+    """Whether its kernels take the tensors of every rank, in a struct of pointers beside that of the channels."""
+    return sum(map(bool, map(pointers, candidate.arguments.values()))) > 1
 
 
 def executable(

@@ -1,4 +1,4 @@
-"""The exactness gate: every value that a candidate stores, bit for bit, with poisoned buffers, eager and replayed.
+"""The exactness gate: every value that a candidate stores, bit for bit, with poisoned buffers: run, replayed, called.
 
 The control is compared with the array oracle, every other candidate with the control, in all buffers that both
 have. What a kernel didn't write shows as the poison; inputs and the memory around every buffer must be as they were.
@@ -6,11 +6,12 @@ have. What a kernel didn't write shows as the poison; inputs and the memory arou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..table import Workload
+from .calls import CALLS, GRAPH_LAUNCH, results_of_calls
 from .executable import Executable
 from .family_evidence import Case, FamilyEvidence, in_channel
 from .rank_context import RankContext
@@ -34,7 +35,7 @@ class CaseMismatch:
 
     case: Case
     how: str
-    """`eager` or `graph`."""
+    """`eager`, `graph`, or which call."""
     buffer: str
     index: tuple[int, ...]
     found: float
@@ -59,6 +60,8 @@ class Gate:
     values: int
     mismatches: int
     first: CaseMismatch | None
+    ways: tuple[str, ...] = ()
+    """How it was run."""
 
     @property
     def exact(self) -> bool:
@@ -71,6 +74,7 @@ class Gate:
             self.values + other.values,
             self.mismatches + other.mismatches,
             self.first or other.first,
+            tuple(dict.fromkeys((*self.ways, *other.ways))),
         )
 
 
@@ -86,7 +90,7 @@ def check(
     place: RankContext,
     judge: Callable[[Case, str, Tensors, Tensors], Gate] | None = None,
 ) -> Gate:
-    """Run all cases eagerly and in a graph that is captured once a kind and size and replayed with changing inputs.
+    """Run all cases eagerly, in a graph that is captured once a kind and size and replayed, and by calls.
 
     `expected_of` gives what is right, of all ranks; `judge` compares it with what was stored, by default bit for bit.
     """
@@ -97,22 +101,22 @@ def check(
     for case in sorted(cases, key=lambda case: (case.kind, case.at or 0)):  # one graph after the other
         given = evidence.tensors(workload, case, place.device)
         if replay is None or last != (case.kind, case.at):
-            replay = Replay(load(case), place, workload)
+            replay = Replay(load(case), place, workload).capture()
             last = case.kind, case.at
         expected = replay.shares(expected_of(case, given))
         place.begin(evidence, workload, case)
-        for how, run in (("eager", replay.eager), ("graph", replay.graph)):
-            result = judge(case, how, _as_long(run(given), expected), expected)
+        for how, stored in replay.every_way(given):
+            result = judge(case, how, _as_long(stored, expected), expected)
             damage = compare(case, how, *replay.left_alone(given))
             found += Gate(
                 0, result.values, result.mismatches + damage.mismatches, result.first or damage.first
             )
-        found += Gate(1, 0, 0, None)
+        found += Gate(1, 0, 0, None, replay.ways)
     return found
 
 
 class Replay:
-    """A candidate with buffers of its own, and a graph of it."""
+    """A candidate with buffers of its own, and, once it is captured, a graph of it."""
 
     def __init__(self, plan: Executable, place: RankContext, workload: Workload) -> None:
         import torch
@@ -131,14 +135,19 @@ class Replay:
             .zero_()
             for buffer in plan.buffers
         }
-        plan.run(self._buffers)
+
+    def capture(self) -> Replay:
+        """Capture the graph; gives itself."""
+        import torch
+
+        device = self._place.device
+        self._plan.run(self._buffers)
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
-            plan.prepare()  # what it keeps for every stream can't be made while one is captured
         torch.cuda.synchronize(device)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=stream):
-            plan.run(self._buffers)
+            self._plan.run(self._buffers)
+        return self
 
     def shares(self, expected: Tensors) -> Tensors:
         """This process's part of the answer for all ranks, by buffer."""
@@ -159,6 +168,30 @@ class Replay:
         self._prepare(given)
         self._graph.replay()
         return self._stored()
+
+    def every_way(self, given: Tensors) -> Iterator[tuple[str, Tensors]]:
+        """What is stored eagerly, by the graph, and by calls."""
+        yield "eager", self.eager(given)
+        yield "graph", self.graph(given)
+        yield from self.calls(given, remembers=True)
+
+    def calls(self, given: Tensors, *, remembers: bool) -> Iterator[tuple[str, Tensors]]:
+        """The results of calls; see `results_of_calls`."""
+        inputs, outputs = (
+            [self._buffers[buffer.name] for buffer in buffers]
+            for buffers in (self._plan.signature.inputs, self._plan.signature.outputs)
+        )
+        names = [buffer.name for buffer in self._plan.signature.outputs]
+        for how, results in results_of_calls(
+            self._plan, inputs, outputs, lambda: self._prepare(given), remembers=remembers
+        ):
+            yield how, dict(zip(names, results, strict=True))
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """How it has been run, once it was in every way."""
+        launched = (GRAPH_LAUNCH,) if getattr(self._plan, "graphs", 0) else ()
+        return ("eager", "graph", CALLS, *launched)
 
     def left_alone(self, given: Tensors) -> tuple[Tensors, Tensors]:
         """What no kernel may write, as 16-bit words, found and expected: the inputs, and every buffer's borders."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -10,13 +11,15 @@ import torch
 Result = TypeVar("Result")
 
 WARM_UP_RUNS = 3
+BALLAST = (3 * 512, 17 << 20)
+"""Bytes for each block before: torch places tensors below 1 MiB in steps of 512, and large ones in steps of 2 MiB."""
 
 
 class Graph(Generic[Result]):
     """A captured run with what it returned: the tensors that every replay writes again."""
 
     def __init__(self, run: Callable[[], Result]) -> None:
-        """Warm up on a side stream, as capture wants it, then capture on it: plans keep state for every stream."""
+        """Warm up on a side stream, as capture wants it, then capture on it: scratch may belong to a stream."""
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -34,6 +37,18 @@ class Graph(Generic[Result]):
 
 def capture(run: Callable[[], Result]) -> Graph[Result]:
     return Graph(run)
+
+
+def placed_anew(block: int) -> object:
+    """Give unused memory back to the driver and take some that moves what is allocated next; hold the result.
+
+    torch would give the next block the very memory of the last one. A block's number decides how far it moves, in
+    the segments of small tensors and in those of large ones.
+    """
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return [torch.empty(block * step, dtype=torch.uint8, device="cuda") for step in BALLAST]
 
 
 def replay_ms(graph: Graph[Result], replays: int) -> float:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
+from .host_lock import host_lock
 
 if TYPE_CHECKING:
     import torch
@@ -156,19 +154,21 @@ def monitor(device: torch.device, ours: frozenset[int] | None = None) -> Iterato
         handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
     except pynvml.NVMLError as error:
         raise HealthUnknown(f"NVML doesn't answer for GPU {uuid}: {error}") from error
-    lock = FileLock(Path(tempfile.gettempdir()) / f"kernwright-{uuid}.lock", mode=0o666)
     try:
-        lock.acquire(timeout=LOCK_SECONDS)
-    except OSError as error:
-        raise GpuBusy(
-            f"the lock of GPU {uuid}, {lock.lock_file}, can't be taken ({error}); another user may own it: remove it"
-        ) from error
-    except Timeout:
-        raise GpuBusy(
-            f"another benchmark has held GPU {uuid} for {LOCK_SECONDS} s (lock {lock.lock_file}); wait for it"
-        ) from None
-    try:
-        yield Monitor(pynvml, handle, ours or frozenset({os.getpid()}))
+        with _held(uuid):
+            yield Monitor(pynvml, handle, ours or frozenset({os.getpid()}))
     finally:
-        lock.release()
         pynvml.nvmlShutdown()
+
+
+@contextmanager
+def _held(uuid: str) -> Iterator[None]:
+    """This host's lock of a GPU."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(host_lock(f"kernwright-{uuid}", LOCK_SECONDS))
+        except TimeoutError as error:
+            raise GpuBusy(f"another benchmark holds GPU {uuid} ({error}); wait for it") from None
+        except OSError as error:
+            raise GpuBusy(f"could not take the lock of GPU {uuid}: {error}; remove what is there") from error
+        yield

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..ledger import Group, Record
-from ..ledger.verdict import median
+from ..ledger.blocks import median
 from ..table import Scope
 
 SUMMARY = ("candidate", "verdict", "gain", "interval", "reason")

@@ -78,16 +78,20 @@ class RankContext:
         assert isinstance(evidence, ChannelEvidence)
         assert self.comm is not None
         self.comm.reset()
-        evidence.after_call(workload, call, self.comm.channel(workload.spec).memory.view(torch.int32))
-        self.settle()
+        words = self.comm.channel(workload.spec).memory.view(torch.int32)
+
+        def write() -> None:
+            evidence.after_call(workload, call, words)
+            self._finish()
+
+        self.comm.together("make its channel look as after a call", write).all()
 
     def settle(self) -> None:
-        """Wait until no rank has work on its GPU."""
-        import torch.distributed as dist
-
-        self._finish()
-        if self.comm is not None and not self.is_local:
-            dist.barrier(self.comm.group)
+        """Wait until no rank has work on its GPU; an error on one rank is one on all."""
+        if self.comm is None:
+            self._finish()
+        else:
+            self.comm.settle()
 
     def problem(self) -> str | None:
         """What went wrong on the channels since they were made or reset, in a sentence."""
@@ -111,7 +115,10 @@ class RankContext:
 def rank_context_of(
     dispatch: Dispatch, evidence: FamilyEvidence, workload: Workload, device: torch.device, job: RankJob
 ) -> Iterator[RankContext]:
-    """The ranks of a workload: the job's, if they are as many, else local ones; closed at the end of the block."""
+    """The ranks of a workload: the job's, if they are as many, else local ones; closed at the end of the block.
+
+    Where an error leaves the block on one rank, the others needn't be at its end: then nothing collective is done.
+    """
     ranks = int(str(workload.fields.get("world_size", 1)))
     if not workload.channel:
         yield RankContext(device)
@@ -124,10 +131,8 @@ def rank_context_of(
         if job.size == ranks
         else dispatch.local_communicator(ranks, device, specs=[workload.spec])
     )
-    try:
+    with comm:
         yield RankContext(device, comm)
-    finally:
-        comm.close()
 
 
 def absence(workload: Workload, job: RankJob, *, together: bool) -> str | None:

@@ -80,15 +80,25 @@ def _each(number: float) -> list[float]:
 
 def agreed(problem: str | None) -> str | None:
     """The first rank's problem that has one, on every rank; the problem itself where there is one process."""
-    import torch
-
     if not _several():
         return problem
-    # Bytes, not objects: torch gathers objects by pickle.
-    text = (problem or "").encode()[:PROBLEM_BYTES]
-    padded = torch.tensor([*text, *bytes(PROBLEM_BYTES - len(text))], dtype=torch.uint8)
-    problems = [bytes(found.tolist()).rstrip(b"\0").decode(errors="replace") for found in _gathered(padded)]
+    problems = _texts(problem or "")
     return next((f"rank {rank}: {found}" for rank, found in enumerate(problems) if found), None)
+
+
+def first_says(text: str) -> str:
+    """Rank 0's text, on every rank: of what each could read for itself, such as a folder that one writes."""
+    return _texts(text)[0] if _several() else text
+
+
+def _texts(text: str) -> list[str]:
+    """Every rank's text, cut to `PROBLEM_BYTES`."""
+    import torch
+
+    # Bytes, not objects: torch gathers objects by pickle.
+    data = text.encode()[:PROBLEM_BYTES]
+    padded = torch.tensor([*data, *bytes(PROBLEM_BYTES - len(data))], dtype=torch.uint8)
+    return [bytes(found.tolist()).rstrip(b"\0").decode(errors="replace") for found in _gathered(padded)]
 
 
 def _gathered(mine: torch.Tensor) -> list[torch.Tensor]:

@@ -21,12 +21,12 @@ MAX_WARM_UP = 20
 
 @dataclass(frozen=True)
 class Pace:
-    groups: int = 11
-    """Valid groups wanted."""
+    groups: int = 5
+    """Valid groups wanted in a block."""
     replays: int = 20
     """Replays behind one sample."""
-    most: int = 22
-    """Groups tried, valid or not, before a run gives up."""
+    most: int = 10
+    """Groups tried in a block, valid or not, before it gives up."""
 
 
 def paired(
@@ -35,6 +35,7 @@ def paired(
     watch: Monitor | UnderPowerCap,
     pace: Pace,
     sample: Callable[[Graph[Any], int], float] = replay_ms,
+    block: int = 0,
 ) -> tuple[Group, ...]:
     """Groups of samples in the order A B B A and B A A B by turns, so that a drift falls on both alike.
 
@@ -43,6 +44,7 @@ def paired(
 
     A group during which the GPU wasn't ours alone or slowed down keeps its samples and says so; it is repeated
     until `pace.groups` are valid or `pace.most` were tried. With several ranks a sample is the slowest rank's.
+    `block` is the number of the block that the two graphs were captured for.
     """
     for graph in (control, candidate):
         warm(graph, pace.replays, sample)
@@ -56,7 +58,8 @@ def paired(
         fault = agreed(problem(before, watch.snapshot()))
         valid += fault is None
         by_place = {id(outer): (times[0], times[3]), id(inner): (times[1], times[2])}
-        groups.append(Group(control=by_place[id(control)], candidate=by_place[id(candidate)], problem=fault))
+        control_ms, candidate_ms = by_place[id(control)], by_place[id(candidate)]
+        groups.append(Group(control=control_ms, candidate=candidate_ms, problem=fault, block=block))
     return tuple(groups)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..ledger import device_slug
-from ..ledger.verdict import median
+from ..ledger.blocks import median
 from ..runtime.dispatch import Dispatch
 from ..specs.writer import put
 from ..table import Candidate, Workload

@@ -12,9 +12,8 @@ from ..ledger import Closeness
 from ..runtime.device import serves as served_by
 from ..runtime.dispatch import Dispatch
 from ..runtime.errors import LoadError
-from ..runtime.request import pointers
 from ..table import Candidate, Workload
-from .executable import Executable, ExecutableEvidence, executable
+from .executable import Executable, ExecutableEvidence, executable, splits_tensors
 from .failure import Failure, leave
 from .family_evidence import Case, FamilyEvidence, serves
 from .gate import NOTHING, Gate, Replay, check
@@ -80,6 +79,7 @@ class Verification:
             "seeds": list(self.seeds),
             "seconds": round(self.seconds, 3),
             "cached": self.cached,
+            "ways": list(self.gate.ways),
         }
         if self.closeness is not None:
             document |= {"contract": "tolerance", **self.closeness.model_dump(mode="json", exclude_none=True)}
@@ -206,9 +206,7 @@ def verify_one(
     if not own:
         return replace(told, skipped=unasked(workload, candidate))
     alone = place.is_local and not isinstance(evidence, ExecutableEvidence)
-    # Kernels that take every rank's tensors have a struct of pointers beside that of the channels.
-    splits_tensors = sum(map(bool, map(pointers, candidate.arguments.values()))) > 1
-    if alone and candidate.capabilities and not splits_tensors:
+    if alone and candidate.capabilities and not splits_tensors(candidate):
         return replace(
             told,
             skipped=f"{candidate.name} of {workload.label} takes one tensor of each kind, so its ranks can't share a "
@@ -232,13 +230,17 @@ def verify_one(
     def load(case: Case) -> Executable:
         return executable(dispatch, evidence, workload, candidate, arch, case.kind, case.at, here, place)
 
+    broken = None
     try:
         load(own[0])
     except LoadError as error:
+        broken = str(error)
+    broken = agreed(broken)  # a rank that left alone would leave the others in the first case
+    if broken is not None:
         if not place.is_local:
-            raise
+            raise LoadError(broken)
         return replace(
-            told, skipped=f"{candidate.name} of {workload.label} can't run as local ranks: {error}"
+            told, skipped=f"{candidate.name} of {workload.label} can't run as local ranks: {broken}"
         )
     judge = None if near is None else near.compare
     gate = check(load, expected, evidence, workload, own, place, judge)

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..compiler import trusted
 from ..compiler.cache import default_folder
 from ..emulator import BufferMismatch as EmulatedMismatch
 from ..emulator import DeviceBuffer, Interleaving, check
@@ -26,7 +27,9 @@ from ..files import write_whole
 from ..ledger import Closeness
 from ..runtime.dispatch import Dispatch
 from ..table import Candidate, Workload
+from .calls import CALLS
 from .emulated import EmulatedCase, emulated
+from .emulated_calls import NoCalls, first_wrong_call
 from .executable import ExecutableEvidence
 from .failure import Failure, leave
 from .family_evidence import Case, FamilyEvidence, serves
@@ -126,9 +129,16 @@ def _remembered(
         gate, closeness = passed
         return replace(result, gate=gate, closeness=closeness, cached=True)
     start = time.perf_counter()
+    called: set[str] = set()
     for case in cases:
         run = emulated(dispatch, evidence, workload, candidate, arch, case)
-        gate, problem = _run_case(run, case, near)
+        gate, arrays, problem = _run_case(run, case, near)
+        if not problem and case.kind not in called:  # a call's path doesn't depend on values
+            called.add(case.kind)
+            with contextlib.suppress(NoCalls):
+                wrong = first_wrong_call(dispatch, evidence, workload, candidate, arch, case, run, arrays)
+                gate += Gate(0, 0, wrong is not None, wrong, (CALLS,))
+                problem = f"{wrong}." if wrong else ""
         result = replace(result, gate=result.gate + gate, problem=problem)
         if problem:
             failure = Failure(workload.label, candidate.name, arch, ON_EMULATOR, problem, case)
@@ -139,23 +149,27 @@ def _remembered(
     )
     if result.passed:
         near_to = None if result.closeness is None else result.closeness.model_dump(mode="json")
-        with contextlib.suppress(OSError):  # a cache that can't be written is no failure
-            write_whole(place, json.dumps({"values": result.gate.values, "closeness": near_to}).encode())
+        with contextlib.suppress(OSError):  # a cache that can't be written or trusted is no failure
+            trusted.make_folder(place.parent)
+            document = {"values": result.gate.values, "closeness": near_to, "ways": result.gate.ways}
+            write_whole(place, json.dumps(document).encode())
     return result
 
 
-def _run_case(run: EmulatedCase, case: Case, near: NearTruth | None) -> tuple[Gate, str]:
-    """What was found, and a sentence where something is wrong."""
+def _run_case(
+    run: EmulatedCase, case: Case, near: NearTruth | None
+) -> tuple[Gate, Mapping[DeviceBuffer, Array], str]:
+    """What was found, what the launches stored, and a sentence where something is wrong."""
     checked = check(run.program.launches, run.expected, Interleaving())
     wrong = sum(problem.count for problem in checked.problems if isinstance(problem, EmulatedMismatch))
-    gate = Gate(1, sum(array.size for array in run.expected.values()), wrong, None)
+    gate = Gate(1, sum(array.size for array in run.expected.values()), wrong, None, ("launches",))
     if checked.problems:
-        return gate, f"{checked.problems[0]} Case {case.name}, {checked.schedule}."
+        return gate, checked.arrays, f"{checked.problems[0]} Case {case.name}, {checked.schedule}."
     if near is None:
-        return gate, ""
-    gate = _near(near, case, run, checked.arrays)
-    outside = f"{gate.mismatches} values lie outside {near.closeness.bounds}; {gate.first}"
-    return gate, outside if gate.first else ""
+        return gate, checked.arrays, ""
+    near_gate = replace(_near(near, case, run, checked.arrays), ways=gate.ways)
+    outside = f"{near_gate.mismatches} values lie outside {near.closeness.bounds}; {near_gate.first}"
+    return near_gate, checked.arrays, outside if near_gate.first else ""
 
 
 def _near(near: NearTruth, case: Case, run: EmulatedCase, arrays: Mapping[DeviceBuffer, Array]) -> Gate:
@@ -183,11 +197,12 @@ def judges_digest(own: Path) -> str:
 
 
 def _recall(place: Path, cases: int) -> tuple[Gate, Closeness | None] | None:
-    """What passed before; None if it isn't there, or not whole."""
+    """What passed before; None if it isn't there, not whole, or others may have written it."""
     try:
-        stored = json.loads(place.read_text(encoding="utf-8"))
-        values, near = stored["values"], stored["closeness"]
+        stored = json.loads(trusted.read(place))
+        values, near, ways = stored["values"], stored["closeness"], tuple(stored["ways"])
         closeness = None if near is None else Closeness.model_validate(near)
     except (OSError, ValueError, KeyError, TypeError):  # pydantic's errors are ValueErrors
         return None
-    return (Gate(cases, values, 0, None), closeness) if isinstance(values, int) and values > 0 else None
+    passed = isinstance(values, int) and values > 0
+    return (Gate(cases, values, 0, None, ways), closeness) if passed else None

@@ -12,7 +12,7 @@ from ..families.hyper_connection import op as _hyper_connection
 from ..families.linear_all_reduce import op as _linear_all_reduce
 
 TABLE = Table(
-    format=4,
+    format=5,
     root=Path(__file__).parent,
     workloads=(
         Workload(
@@ -27,8 +27,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9761b7abf2059b5f55f7f3262253a0c6a8c203d0188fa32760fd73eb5ed6d78d', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', 'd1ae0ffaa96301a273d909cd8e309252f6839a6807cfb18b4c6d652622d69046'),
-                        'sm_90': Build('b1939f8d2ad0150623dea1c5529b73516194de761df92dba4504cd76d88cd899', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', 'd1ae0ffaa96301a273d909cd8e309252f6839a6807cfb18b4c6d652622d69046'),
+                        'sm_80': Build('14c58b7dd143cdffccd8336344b44e85a006bbf300aaaaeade01ebc148c13c65', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', 'd050349d6553fac754664b245c335b016c1d022336b113e8092baa695c22f209'),
+                        'sm_90': Build('2f0c664cc2fb060ec584122b2181e46edbe74630bfab880ab81f3e769bcbe6d3', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp2.cu', 'd050349d6553fac754664b245c335b016c1d022336b113e8092baa695c22f209'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -43,15 +43,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('1d41c808d8066f31086e7a6f424ab4bfa00fb34c6598600b56412a0dfee5704b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '0cd5985719a0e946ff71ec8d5811b6ab0567d4147962786b428aedb84c37067d'),
-                        'sm_90': Build('5ca50ba11a8c19dbcb0e6708c35c7c2bedf0f2937506943378baf6fcfd0d0e56', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', '0cd5985719a0e946ff71ec8d5811b6ab0567d4147962786b428aedb84c37067d'),
+                        'sm_80': Build('800a0bb9a50cf24b0c0fa7aa57ca72149c4305b2958d24a0a5ad02dacb3278d9', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', 'cae815523295e34cd336311f8e55e7333c9ca94a614ad88c7e0f432346609c2b'),
+                        'sm_90': Build('6111b75b9d2a2591c4707fcbb1444eec9556a5b68afb9f776c68790ef64a5e78', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp2.cu', 'cae815523295e34cd336311f8e55e7333c9ca94a614ad88c7e0f432346609c2b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -66,15 +66,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('3dcc178a2032607e3ce238976f54882c995d619f2598d50327482a9030ba5ede', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', '4010c520623e33ad5736a44aedae8e35173c783e232ef376fad357c352b8eed5'),
-                        'sm_90': Build('7619329b101eb22f5aed3bc445864c4f0ef3263496cb38a9e08851225d595ae3', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', '4010c520623e33ad5736a44aedae8e35173c783e232ef376fad357c352b8eed5'),
+                        'sm_80': Build('5c092829d40b0264860df5d434c6ae3aa939a867b7cc8730d67e4d9fecd29d6c', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', 'bb06457736513552bcde4741547918d9582d9636a58bae4a0168cceb53385d14'),
+                        'sm_90': Build('0c46a158ebe6b387f3214d8e6aea7f2664237130d54ae5440d07ed985a3aa61b', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp2.cu', 'bb06457736513552bcde4741547918d9582d9636a58bae4a0168cceb53385d14'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -89,15 +89,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('12f18d0153d125f0a355fdb3939d618908ed1bd7f6609b0e246185f3b9e429c2', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'e6a1d6d31d827345890ee2151f6f84ce8d2856168ce511143edf4828d934754b'),
-                        'sm_90': Build('f0941c68edb0639be8bc325fea8f3234c469c162be3ccf35840d2a576ddf47d4', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'e6a1d6d31d827345890ee2151f6f84ce8d2856168ce511143edf4828d934754b'),
+                        'sm_80': Build('b55b48868b5e5bcc46e6fee97f87b0f2a4f6333e3b99c2cbb2ea84bf33706206', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'e40b81b8ac59a83c06280cd8c4f279802c1f82dcb5f5267d42dccb7a1a1ba9f3'),
+                        'sm_90': Build('95c6218d099474af52f24a97ed2f78dfe64edd59f96813da1d4f97f2263d76b4', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp2.cu', 'e40b81b8ac59a83c06280cd8c4f279802c1f82dcb5f5267d42dccb7a1a1ba9f3'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -112,7 +112,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -120,7 +120,7 @@ TABLE = Table(
                 Part('one_stage', 458753, 2752512, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 6400, 'staged': 4200704, 'scratch': 9705728, 'inputs': 11081984, 'capacity': 2752512, 'packet': 1048576, 'size': 16587008},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 17152, 'staged': 4211456, 'scratch': 9716480, 'inputs': 11092736, 'capacity': 2752512, 'packet': 1048576, 'size': 16597760},
         ),
         Workload(
             family='all_reduce',
@@ -134,8 +134,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('515d919a8407cec249e9d578820a2a4b10405a62571d681483e6740d140624e9', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', '31f75efb362fddf42f809284803a95810ac6ea5f0d3d71b8c72f8e63abb4a556'),
-                        'sm_90': Build('17da2c17238127a1d0b7451486e7f9cb47b8d40aeb9d9de01bf2514672340164', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', '31f75efb362fddf42f809284803a95810ac6ea5f0d3d71b8c72f8e63abb4a556'),
+                        'sm_80': Build('0c6e9654143e9409eee734f5e698d995d6a6e7a3f8c2cafbd643cfd46c68d8b3', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', 'c5b273ea4b7459bbe45f068ae61a35fb053d87924cac66350215a28bca5a11e5'),
+                        'sm_90': Build('89a41a2c9a10b048f1c89d07c5f066dd1814a21bdcf05554263fd9f5cfee33e1', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp4.cu', 'c5b273ea4b7459bbe45f068ae61a35fb053d87924cac66350215a28bca5a11e5'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -150,15 +150,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('273dedeaacd85f15bf06532a4204f53a4b0cdcd5b7c907e5a7de1f1761af5fe1', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '9a51d77b0d587729a46df1ff838a53cfdbf104eb6eb7600563b9f099ab59de17'),
-                        'sm_90': Build('888d570036f9d118d02f41901ba9600d8dd58f61359ce009bf7c0aa065681a3b', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '9a51d77b0d587729a46df1ff838a53cfdbf104eb6eb7600563b9f099ab59de17'),
+                        'sm_80': Build('00ed3ce6b605cc51bff6b0bf78a47330e334fb2d3c1b3590c4878d67457471c8', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '6051222f01973b115f977d8003eb6a6711a540682a0e3c334a0fe5dcbd53ff58'),
+                        'sm_90': Build('b07352e30eac9e7823f4a2fb67a4d72bd5fe072b8395279b5f4d08c5ed184f9c', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp4.cu', '6051222f01973b115f977d8003eb6a6711a540682a0e3c334a0fe5dcbd53ff58'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -173,15 +173,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('79d1f2b8a830bd105e9fb5d8b915febc2ec17f4efa507027ee8477b8bab98f05', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '1e53f54cf9b36dcdd71ec52154b48ff905bd802e08dfb1a7627d0d8f10d3a7dd'),
-                        'sm_90': Build('bd3928df137272f8aec63bd9ffe79fa02168e6372e16f8a753dac660f22825be', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '1e53f54cf9b36dcdd71ec52154b48ff905bd802e08dfb1a7627d0d8f10d3a7dd'),
+                        'sm_80': Build('d371c41ce253577f19201fbf25615c5db740dd141bbcb3590f2d7e00f1551273', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '83461448ad175e46e7d51184aa811defbae749617ba0f92255f50da4e2ccc6c8'),
+                        'sm_90': Build('8b382da645a556c8307e1e6962679037ef861978899d9e0beee1d3126e2c8e32', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp4.cu', '83461448ad175e46e7d51184aa811defbae749617ba0f92255f50da4e2ccc6c8'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -196,15 +196,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('a3a73a8d9a488d1f792d685d6f4956ed080304efcfa0db1b7f49e3dc49e128df', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '7f1bdda1773779a668a1db9d469046e79a6e30ce82422610d52bf3ce28763c43'),
-                        'sm_90': Build('38cbc4f59d8603a890b01ff8da0ae335bf04a454b8deb25005be40cca7dfd7fb', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '7f1bdda1773779a668a1db9d469046e79a6e30ce82422610d52bf3ce28763c43'),
+                        'sm_80': Build('fb78804a58fb651e1920210cc876a50573168ee322d1a1c020778bfa98efb5b6', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '993cce9f933e712a2ca01dbd908aadd0bd9fba1934bd1e7f78bca2735ca6da9e'),
+                        'sm_90': Build('99a046a44ef9ddc066d6725153f4225a74fe36f49412e65acbe877f5894338b8', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp4.cu', '993cce9f933e712a2ca01dbd908aadd0bd9fba1934bd1e7f78bca2735ca6da9e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -219,7 +219,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -228,7 +228,7 @@ TABLE = Table(
                 Part('two_stage', 393216, 2752512, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 10496, 'staged': 8399104, 'scratch': 13904128, 'inputs': 14592256, 'capacity': 2752512, 'packet': 1048576, 'size': 20097280},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 33536, 'staged': 8422144, 'scratch': 13927168, 'inputs': 14615296, 'capacity': 2752512, 'packet': 1048576, 'size': 20120320},
         ),
         Workload(
             family='all_reduce',
@@ -242,8 +242,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('357adfed4c15b7d0b1175558da5162147705cc187a04e71057d49c209c0f5d93', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '0bf65ef782edb0f1764d5cf92ce2379c63f422668dafb232db31d4e26c6401cf'),
-                        'sm_90': Build('0d5ac6b08346abc73a4e6015121aeff32546f7d3ebec26bf395c758299a839da', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', '0bf65ef782edb0f1764d5cf92ce2379c63f422668dafb232db31d4e26c6401cf'),
+                        'sm_80': Build('34ee85a97d0e99e725af980d4a536c42c0d38b3ffb8cb8a62a8f66048d490915', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', 'c2a1233c6062bf13aae5f3deeb9298aa7ab6047782f37e06f6753b3714121aef'),
+                        'sm_90': Build('1cee3c3d647d581ef005fd1de7c71af64f91be9bec3ba74f77111ab1b6cc4af8', 'all_reduce/all_reduce_3584_7168/one_stage.fp16-tp8.cu', 'c2a1233c6062bf13aae5f3deeb9298aa7ab6047782f37e06f6753b3714121aef'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -258,15 +258,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('015b1f9c73cb71447175c8b143831628de1f124dc9365cbd454316aa1a669798', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', 'd3aec097029cc0becd54080ab0e793f564656ac1a202373837534b4b5113c298'),
-                        'sm_90': Build('64cb0ff4d697e0b6b6b4bf5c0c8ecdbb9755194ec1bd680356b0a0eb78e8302d', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', 'd3aec097029cc0becd54080ab0e793f564656ac1a202373837534b4b5113c298'),
+                        'sm_80': Build('c409dae9572bb38bdb1fe813acab2a49eba44fb7de135aae262d2453d03d6a38', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', 'd73c05602ae868b00438e7c6559ca423f941ba8e7a13c971acf720df05d06598'),
+                        'sm_90': Build('6a126091f012076ab5258f77a3b019d3b4ee235c3dc6ef1f184fcfb803c5fdde', 'all_reduce/all_reduce_3584_7168/tagged_words.fp16-tp8.cu', 'd73c05602ae868b00438e7c6559ca423f941ba8e7a13c971acf720df05d06598'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -281,15 +281,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('af033851e233aa7cfd52e6ebcb3f19168e7200bcfd25c0115bca1509a9f8ce84', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '853c7a35521ec6c7e82c54f35c2445ec865d62d91b892887b086f553683d5549'),
-                        'sm_90': Build('1f9092d6bb3a588c429eb8b1382b77b85f3ad47f77250e6cf039fb207493d35e', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', '853c7a35521ec6c7e82c54f35c2445ec865d62d91b892887b086f553683d5549'),
+                        'sm_80': Build('781fc21074223a61c0ec8c9eee31e9424a191233088ec5985138a7aabc130607', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', 'f81e59e8c64b276e3973795c9a00a0d94310ede37c7af2f7152d230378ad2511'),
+                        'sm_90': Build('5adae402c85af27530b3dbc6d0f7f6c2f8c65644847e84f9b10ec4d3d0305205', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp16-tp8.cu', 'f81e59e8c64b276e3973795c9a00a0d94310ede37c7af2f7152d230378ad2511'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -304,15 +304,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('79c904872e17c18a788cf4e8510713a61c25d470d277871b9a684a15a6209135', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', '809d207f90eeb54d7d60a4fe905ce8bbd03bc4d7f6c57a26df24e3c61abab920'),
-                        'sm_90': Build('4a1b00fdb56604fee9cf09046cf421071eac6ebe743ec74f6ba001520f8727a4', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', '809d207f90eeb54d7d60a4fe905ce8bbd03bc4d7f6c57a26df24e3c61abab920'),
+                        'sm_80': Build('14a719303372eb5732b5aa0e9e0eb379063ae43bf63648b763dd875cabe4f444', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', '9ae4f2100bbc4a7bf75266e5f06b9142715967582bdcd3ce87f245d70da6c30d'),
+                        'sm_90': Build('32299d2f4c671f5347b50c0149b75fa9aa055d4f97b80f1b042abfd0c7a7e94a', 'all_reduce/all_reduce_3584_7168/two_stage.fp16-tp8.cu', '9ae4f2100bbc4a7bf75266e5f06b9142715967582bdcd3ce87f245d70da6c30d'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -327,7 +327,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -336,7 +336,7 @@ TABLE = Table(
                 Part('two_stage', 131072, 2752512, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 18688, 'staged': 16795904, 'scratch': 22300928, 'inputs': 22644992, 'capacity': 2752512, 'packet': 1048576, 'size': 28150016},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 66304, 'staged': 16843520, 'scratch': 22348544, 'inputs': 22692608, 'capacity': 2752512, 'packet': 1048576, 'size': 28197632},
         ),
         Workload(
             family='all_reduce',
@@ -350,8 +350,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('0025bcc0d87ef154fab2bcbdc1b9eb1ed6e52f5b6afefa2f4f9745c139ffc6f3', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', 'ba67ded09e91e3702865a69a5773c8ae148a92a490ae33930f47d1baf035446e'),
-                        'sm_90': Build('deb7f02d9ae5af6e95843dfbe8c9c6c0b31b8bda26032890eea270bffe0ccbc9', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', 'ba67ded09e91e3702865a69a5773c8ae148a92a490ae33930f47d1baf035446e'),
+                        'sm_80': Build('13a572171e0aee9945043f3b4e820fc07461aa10c52a0c07583ab1b3dd48a8e5', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', '718f54d9b9e2f8b191ea0bfbc0aa90f00ad28c96a9ffd87faeb0a6293541c829'),
+                        'sm_90': Build('9632da5b64707db2e92c0c99f131ee10f18efc71ed8750cd665e0baf982378b6', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp2.cu', '718f54d9b9e2f8b191ea0bfbc0aa90f00ad28c96a9ffd87faeb0a6293541c829'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -366,15 +366,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('3fd32612b3177b85181f9e79d42b6a9a15aaf78cad56f87ae66460b6ac5b74eb', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '42ced71ec6b4aab44059f7bbc098ab4b79676de980133bbe068ea2404c789f02'),
-                        'sm_90': Build('a96693fb2676a7f1f9c0971d611b77febf8cabd22095f3bdccdf248b21199a4a', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '42ced71ec6b4aab44059f7bbc098ab4b79676de980133bbe068ea2404c789f02'),
+                        'sm_80': Build('5986a9448a3771f5a1d314d975d5dd21d0ea63a505c0de725d830abc8a0caee0', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '214da507ff43ca194d5fed381d475c663afbede5c8859e64bf17e31dae15c6af'),
+                        'sm_90': Build('baa0dbe42e042bfde82b2ca0e45d95751d50663119b7044844974c97b34b2911', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp2.cu', '214da507ff43ca194d5fed381d475c663afbede5c8859e64bf17e31dae15c6af'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -389,15 +389,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c71bd641f65037ed445bb13813ac608d7310b8ace6598f5339c0419cfb42483f', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', '2cf1c6c9a4a81a9d41e2a426ca03aa5e1fa601b23336ba0962a7a2244347dd16'),
-                        'sm_90': Build('01737441da4b6796bacfd5ef25490a7703983b77ecf9d8baf9425b570916e5e7', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', '2cf1c6c9a4a81a9d41e2a426ca03aa5e1fa601b23336ba0962a7a2244347dd16'),
+                        'sm_80': Build('99788d7c484d335aff54c0e2b8dc5eda93a99bb9244ed07ebd5793d983fdd046', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', '8d0c408aa9ad6baecd93972a395b987bd981353619091920a4934cc2f4764fb4'),
+                        'sm_90': Build('780c74fef5019cb3a19f1474ff0a4192314c88ef198371e3f5042ee6c2a9e403', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp2.cu', '8d0c408aa9ad6baecd93972a395b987bd981353619091920a4934cc2f4764fb4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -412,15 +412,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d7abf58bcfffd35ea2b32159931fd784b8084207b1c7ea18d7aaf07b1a6fb74b', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', '9d9c546e6a7c371ad6018e524fd54779f9ab971679149b7b5f7b6171abb5f1fb'),
-                        'sm_90': Build('93ff0109d3f8bc2bfa5ff99681548ea6b53145e735983966d9513441d5f1eabf', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', '9d9c546e6a7c371ad6018e524fd54779f9ab971679149b7b5f7b6171abb5f1fb'),
+                        'sm_80': Build('1453dbf3b9cbdc4bace131a7efd739ba847e4bddc7d4eebe448dbc2411dffb2c', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', 'fb9b3c1b1b748af158a1d7b4a5418b3c349dbd561fc6162f15edb50d347e2d18'),
+                        'sm_90': Build('0e7fbd8258c76636ebe3fedd1599e0f2a7f0076a25ab9d6c8bb3bbfa3be25e0f', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp2.cu', 'fb9b3c1b1b748af158a1d7b4a5418b3c349dbd561fc6162f15edb50d347e2d18'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -435,7 +435,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -443,7 +443,7 @@ TABLE = Table(
                 Part('one_stage', 458753, 2752512, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 6400, 'staged': 4200704, 'scratch': 9705728, 'inputs': 11081984, 'capacity': 2752512, 'packet': 1048576, 'size': 16587008},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 17152, 'staged': 4211456, 'scratch': 9716480, 'inputs': 11092736, 'capacity': 2752512, 'packet': 1048576, 'size': 16597760},
         ),
         Workload(
             family='all_reduce',
@@ -457,8 +457,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d50eb3d34e052015f9e3d382c474ce4e9e8d6d18d69206a7bb7239b8434abf6c', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', '6f98ff91223b54147296876b5a9d7fa353da56e2b3e839fcadcb6302b1ede2aa'),
-                        'sm_90': Build('a64afff3c6a2c903897fe1e337416853d9ba9f4311d1dbae9ad1147f0d423adb', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', '6f98ff91223b54147296876b5a9d7fa353da56e2b3e839fcadcb6302b1ede2aa'),
+                        'sm_80': Build('f698928c9ece1554b90f7272043b3caa5dc2f8f87f25a15ed333a762adfda04c', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', '98d769eb76bf705de4d50a267e8c0d89c2873d398808b640f3c22f3b1f2db80c'),
+                        'sm_90': Build('8bb2be045d4bb540524ec1556ce9f869ef36bee48ff2632758d8cea0249e1c44', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp4.cu', '98d769eb76bf705de4d50a267e8c0d89c2873d398808b640f3c22f3b1f2db80c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -473,15 +473,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ba9d0e303a12166c68bcf42b426f9387e5c64a9ec8b9e0c525522cff0652b8e9', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '00df46db0ae78237d18beca7832397f6a12bbef962d451f6ce1e3356333c977c'),
-                        'sm_90': Build('f7a0ebf29394c6d9581e9ac692a166ad37540a66ab96fa84d6bc7ef65c351315', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '00df46db0ae78237d18beca7832397f6a12bbef962d451f6ce1e3356333c977c'),
+                        'sm_80': Build('859b0ebdf5a766afdaab44f99ccd89900686f7ca882fe37ab5b7287992972f0e', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '7eaf211a18c426840ee3773d77f9c43772534460ad1abe547a8bb6b0ce371a0a'),
+                        'sm_90': Build('acb498d1d0c51e823f19dc283c5aa38ad06b51bfe9902f766ff56b1fecb5195a', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp4.cu', '7eaf211a18c426840ee3773d77f9c43772534460ad1abe547a8bb6b0ce371a0a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -496,15 +496,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('af0b09c4f4841d61ab9ca37acde1f92376add82d4cda2f53ea7643b262b9ce36', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '66fc6cad732adb8992abf0f2eb73a0c9e617fe006483d2ae09821c0238af5298'),
-                        'sm_90': Build('6b76bdf485c4691d80f120e990eab93a950125fd77d5c1849f600327a45560f4', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '66fc6cad732adb8992abf0f2eb73a0c9e617fe006483d2ae09821c0238af5298'),
+                        'sm_80': Build('625c39fc21ad220cd56aee98475a83c5f77fde60469bcc7845cdb39a545eaa38', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '1b98ee8aae4696b1b12f81bd81f0879cf528b79292045c9983ca1c400486a1ec'),
+                        'sm_90': Build('b38f1073e600d2354c74bb6e425553e14b4c2f73d8193ddc3d707bf3867ef77b', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp4.cu', '1b98ee8aae4696b1b12f81bd81f0879cf528b79292045c9983ca1c400486a1ec'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -519,15 +519,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('cb1d5dd62f77ec8dbd71e62e8d33a74da2a77aae47a470b34b9d2b95f3ec2360', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '20f8c5ea10bd92e6adc0a67bd651f6ccabba8eb6171d8c0bd36a7f95603409ad'),
-                        'sm_90': Build('b69aa8748650c241b7ef691abc31f57f2c66ec5c765912c18724e40719393586', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '20f8c5ea10bd92e6adc0a67bd651f6ccabba8eb6171d8c0bd36a7f95603409ad'),
+                        'sm_80': Build('c492f1e81b62a3e32a3c75c9384011a4e5a2e42df693862aae2e9f628739292a', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '8e16608a69f0b7265b69bd6f04b11617f53838790c4f654ed1582cfd79e1834e'),
+                        'sm_90': Build('d2a7d026b651590770bff7ecd436e59c3a50d2592ed45d49ee705a59a23b286c', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp4.cu', '8e16608a69f0b7265b69bd6f04b11617f53838790c4f654ed1582cfd79e1834e'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -542,7 +542,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -551,7 +551,7 @@ TABLE = Table(
                 Part('two_stage', 393216, 2752512, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 10496, 'staged': 8399104, 'scratch': 13904128, 'inputs': 14592256, 'capacity': 2752512, 'packet': 1048576, 'size': 20097280},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 33536, 'staged': 8422144, 'scratch': 13927168, 'inputs': 14615296, 'capacity': 2752512, 'packet': 1048576, 'size': 20120320},
         ),
         Workload(
             family='all_reduce',
@@ -565,8 +565,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('756b56ca53b4093f6a45115f1115d7a85768a647d58843d2d352f97a214a23a4', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', '273cf71e103bee90ae43f8963e5d2e711481d043c5eb6a8a6095804e2cf82e4b'),
-                        'sm_90': Build('1c62ef287728c9d0472f37a0aa6e9e32247fe9e31ddb950d84ba20186873bd0c', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', '273cf71e103bee90ae43f8963e5d2e711481d043c5eb6a8a6095804e2cf82e4b'),
+                        'sm_80': Build('b950013951cb7cc7e1230e8348b73798405500c1b8b2d181b96ccf8013486611', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', '4d09e3f5c87d74c3dc18e5017d3e0287bf36cdbdb8325e6c2755cd068c3f3b52'),
+                        'sm_90': Build('bd49098f8aa36d363fa7d0368230f0c9864b7e1c9e67769710bb5ce6a8e82ab2', 'all_reduce/all_reduce_3584_7168/one_stage.bf16-tp8.cu', '4d09e3f5c87d74c3dc18e5017d3e0287bf36cdbdb8325e6c2755cd068c3f3b52'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -581,15 +581,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c3e10fb8b1295271d7488eca3552967f5fc29f82c62c8279818277223113689e', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', '7fc6d3af89c6c42ac30a1c38828e015be06a163623f7ff187828f7cc277b5c9e'),
-                        'sm_90': Build('853ded6751681a7ea3c8e341e4c0db357bda8329b8fc5204ceb089c92cea58ea', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', '7fc6d3af89c6c42ac30a1c38828e015be06a163623f7ff187828f7cc277b5c9e'),
+                        'sm_80': Build('10b19da8390870072655145437c1c67f00cd27e17f23862b4edf40af2d30cb06', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', 'fa5bd3c286d7e3b5b238dd959e6732eefe0bc20ee597741cf6f9c33750a22d62'),
+                        'sm_90': Build('f8dbc9bb51490e5a5f168143c89b650320278e2d558f4a78fa32454786a6bbc6', 'all_reduce/all_reduce_3584_7168/tagged_words.bf16-tp8.cu', 'fa5bd3c286d7e3b5b238dd959e6732eefe0bc20ee597741cf6f9c33750a22d62'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -604,15 +604,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('894616bb1271b958ba56ac429ae4cd606b3175145520363db8ca96908420acca', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', 'f92b3546b3df4399dfbd48ea584c70b28f1e0d789eb28817fe3554f2d71ae900'),
-                        'sm_90': Build('a59ab5bb4e9c13fa6f934ad055be3cbd3cd0d0ccdfb634245f01efc28c8b0cf0', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', 'f92b3546b3df4399dfbd48ea584c70b28f1e0d789eb28817fe3554f2d71ae900'),
+                        'sm_80': Build('327ab6b74a6b6693fdbdcb4e434b50e31bce957ba626815cff775c66b817fafa', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '7efcde2980f022bbe2ab435541c11c434a62a23faf5e006b82cd83d3ba34f015'),
+                        'sm_90': Build('4ac5c93579aa48a842a359165cd85ab35b193ce41f3ac34e721ed6da54bb7b54', 'all_reduce/all_reduce_3584_7168/tagged_narrow.bf16-tp8.cu', '7efcde2980f022bbe2ab435541c11c434a62a23faf5e006b82cd83d3ba34f015'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -627,15 +627,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9e50c66a526bfdd6eaa72eddfa6ddb89fa70a84b4e9e8a3c9482a38917f19bf1', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '45609f62e154e2726c23683feeb4f8e073f8c0813d7d8a4ff4fe6482ebfcad72'),
-                        'sm_90': Build('7a8ae95f2385b27d0a2d7a8794ee94097598589aebc62b433b93e41853991fe8', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '45609f62e154e2726c23683feeb4f8e073f8c0813d7d8a4ff4fe6482ebfcad72'),
+                        'sm_80': Build('e690ba6e2052c6a970d588ae947f9043ab4a23e9a15e6c451d72cfe30c87588b', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '2752af5e99b22d596c2fdde9b4f06bddc4bb982e5125fe81bb549bcf57604dc1'),
+                        'sm_90': Build('979a844aa02415a2209d3c78e9b3eaffa7fd9b05d14c133e0da55dd9e6002c8f', 'all_reduce/all_reduce_3584_7168/two_stage.bf16-tp8.cu', '2752af5e99b22d596c2fdde9b4f06bddc4bb982e5125fe81bb549bcf57604dc1'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -650,7 +650,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -659,7 +659,7 @@ TABLE = Table(
                 Part('two_stage', 131072, 2752512, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 18688, 'staged': 16795904, 'scratch': 22300928, 'inputs': 22644992, 'capacity': 2752512, 'packet': 1048576, 'size': 28150016},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 66304, 'staged': 16843520, 'scratch': 22348544, 'inputs': 22692608, 'capacity': 2752512, 'packet': 1048576, 'size': 28197632},
         ),
         Workload(
             family='all_reduce',
@@ -673,8 +673,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('67b61b87616e46bdaf7313afe1194050d569d22def843be983eae60a7c91c814', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', 'f2e522237a0ae3f8274c794aa5a1e253105d218729b7a5ff384610326527b9d4'),
-                        'sm_90': Build('3d1295c9ff752d19c8a41902a2917bbb865da17fa1b0e04700633cd520563f13', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', 'f2e522237a0ae3f8274c794aa5a1e253105d218729b7a5ff384610326527b9d4'),
+                        'sm_80': Build('c88cbdabf6b62e63f432dc9dcb7c1a16bf47ba0f302da69ba66e3373f12455d1', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', '4c3ccfa84ed6d0f4d1f3bcd351de1fc74994c20dd2a6d48513d2ee754d99d964'),
+                        'sm_90': Build('1b0f57ce581deb8e2aff66411cdf88a6d9a7694f88303505b24a01a0cd897e89', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp2.cu', '4c3ccfa84ed6d0f4d1f3bcd351de1fc74994c20dd2a6d48513d2ee754d99d964'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -689,15 +689,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('820730ff4da54234f210da95badacd29bbb8df2daf7ae80cbce62d4692a5a2e7', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', 'ddeb1e076647d34a1fd56044a0dc44d9eca08bf7f8903f35efb33591305f05dc'),
-                        'sm_90': Build('942e21056d8c6932572e9e3a24fe862938083e75d07bc69caa05d0f37357fff2', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', 'ddeb1e076647d34a1fd56044a0dc44d9eca08bf7f8903f35efb33591305f05dc'),
+                        'sm_80': Build('985ea4085eee727f59a5ac3858168ac53dec436f65ae689a0a3da9f01a6d27ce', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', '024c805ffea1d940fc96658f0185dd539dbcbac1f044c82314667595dd2f5567'),
+                        'sm_90': Build('56a372796b93c8f00ec66cb00837d3e3f7776f4fad75f6731a823be337078acd', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp2.cu', '024c805ffea1d940fc96658f0185dd539dbcbac1f044c82314667595dd2f5567'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -712,15 +712,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('b4d3b8a445ce341be74758577372c7e65cb0f71774741377ed7d7f945ab429d8', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '963d9ba6675941e8b94f2e1d1015c4039710e3fa7f51c4cb8878c771eafe1f39'),
-                        'sm_90': Build('3efa99d6ad4eea0b8f7cf583b76c164728b2621d2cecb321d8a1a9c7d220a8cc', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '963d9ba6675941e8b94f2e1d1015c4039710e3fa7f51c4cb8878c771eafe1f39'),
+                        'sm_80': Build('dfe434e672f46a6891fd984e2fb04d3ca4b88a0a48790791d636bb3d71e93c44', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '90962015ac6d40ac85306b4631bb902a27cc7b58185f9e79314637f0e6e20b42'),
+                        'sm_90': Build('560dd69b7dc761c079df18d9c52d899b6f030264b1dcc62c6e518c9384c6d20d', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp2.cu', '90962015ac6d40ac85306b4631bb902a27cc7b58185f9e79314637f0e6e20b42'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -735,15 +735,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('93936d756197c1caa493717c2b317e153e4b42dc3b5f068ced7fcd1da30ddcd3', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '57b5ebd5857bab41baefc26388b0f6d35f1ecd042d0d781b0a02daeaf908bc7d'),
-                        'sm_90': Build('cfe764a1b4e5a0d648cfa0ad681effe4a5d32257ed5aac5ae0d580df34273975', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '57b5ebd5857bab41baefc26388b0f6d35f1ecd042d0d781b0a02daeaf908bc7d'),
+                        'sm_80': Build('896786df323641ceab7fdbb1f3dc11fcf2f6885e8e72f0cca99800a4b5878c5f', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '981ce2012c6d8c7b048edf3efb9b27b1acf053ea60cf8873799a9ecc3d78308c'),
+                        'sm_90': Build('581832ff1ba0e75b693454db38417dbb0da4027659fb04620c44314eab95ad48', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp2.cu', '981ce2012c6d8c7b048edf3efb9b27b1acf053ea60cf8873799a9ecc3d78308c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -758,7 +758,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -766,7 +766,7 @@ TABLE = Table(
                 Part('one_stage', 458753, 2752512, device=None, measured=False),
             ),
             multiple=4,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 6400, 'staged': 4200704, 'scratch': 9705728, 'inputs': 11081984, 'capacity': 2752512, 'packet': 1048576, 'size': 16587008},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 17152, 'staged': 4211456, 'scratch': 9716480, 'inputs': 11092736, 'capacity': 2752512, 'packet': 1048576, 'size': 16597760},
         ),
         Workload(
             family='all_reduce',
@@ -780,8 +780,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('63e819fd45c85cdeed9d68f4417f96175f894cd9da45d7e9888664f0b4c76fba', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '72ef9170ca3baa09a01700c0433944b428dbf7c15d54bf377d3db29e01c17ea7'),
-                        'sm_90': Build('ee1b736f06f8ae7452c8f81fdc245427222e65d86fdd1c3230b3f07f5beaa5ed', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', '72ef9170ca3baa09a01700c0433944b428dbf7c15d54bf377d3db29e01c17ea7'),
+                        'sm_80': Build('c1128b477ddedcd3a4058603de4fc01309a7e3add67dee9227c4c48ba6593794', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', 'b206911e5be4b13f2bcf0c99561a228b1346ab7add15834769696cec9a0555b4'),
+                        'sm_90': Build('cf97e62c4ad37d2aeb9f9607e8df5d405e4e94e9cad244695c35c9a53a3b55e5', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp4.cu', 'b206911e5be4b13f2bcf0c99561a228b1346ab7add15834769696cec9a0555b4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -796,15 +796,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('23a086020fbe25e6f70ebd35cb3d6a6a0236b0bc165874507583097e236cd2ed', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'c1493b57f782645de5f7992516d92305f9903832d37c55ecc65ac6f2c350de5f'),
-                        'sm_90': Build('6897eff022c347945310515083d47160e77bd8c10439625b059c7402cbffc20c', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'c1493b57f782645de5f7992516d92305f9903832d37c55ecc65ac6f2c350de5f'),
+                        'sm_80': Build('a01fec50f5a1cc7659dcb4ec5612daf239ffc8c82fa345a9704d2974cfa11aea', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'ef019359b6cda1b1cecd9002b3a74cd336863b9402888c416b1b2faae760a519'),
+                        'sm_90': Build('3a1e7f2585a17caa13cc0e9cb7324a34b98fed7831a9f53ece1012838cce279a', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp4.cu', 'ef019359b6cda1b1cecd9002b3a74cd336863b9402888c416b1b2faae760a519'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -819,15 +819,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('7e67ceb5c27f03b950ed511a5dcb0a97e6fb82a5239b9e382e1e0803c41995ee', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', '5d81eb152ce6be9a3ed19b4a0ccd9e6ead337cd494c4e25b97c08f6f2d4ff0bc'),
-                        'sm_90': Build('dfa3616a8afbab928a411a341c04a3a60eb9d5b755b771aa80005024bf58bac2', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', '5d81eb152ce6be9a3ed19b4a0ccd9e6ead337cd494c4e25b97c08f6f2d4ff0bc'),
+                        'sm_80': Build('0efa1c40760a51eead714540d2fa2fb216db384ff6134767f590e435774a6ba2', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', '2eeebd154049dcf81d23afc0232b93a7b1b5be0968df79851c3dcb67a1b2fd66'),
+                        'sm_90': Build('44de2d30337749ce5cd41ba60e4fd73de48f1a5d04a2f1608f3a430a0d58d8f4', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp4.cu', '2eeebd154049dcf81d23afc0232b93a7b1b5be0968df79851c3dcb67a1b2fd66'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -842,15 +842,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c97b2b7d6ad40a0c7bad143c16cc919e2160e28572a426b5bb6a50ad34ebe90a', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', '1893cbe4f0d1297642fd9eb6ed7d9e03fedba67fbffffa1d26c6a6dcc88e201b'),
-                        'sm_90': Build('4d97afac8549f7c544badf85496aff65c971edd220199bbb4ed882cba4ea0424', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', '1893cbe4f0d1297642fd9eb6ed7d9e03fedba67fbffffa1d26c6a6dcc88e201b'),
+                        'sm_80': Build('9d9184ff13eab9904c8bb059ed965d4640b8c4039799ef0f50e5c90194b6fe90', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'f14a9d2d0e7fc4dac7f4125819b3f5e4008d83d4ec203a38c2eb43995caddf93'),
+                        'sm_90': Build('ee52ad55571a623dddf965f7bb2d0cc423b9d688dfeaf9c4c8a5e7004bf0e99c', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp4.cu', 'f14a9d2d0e7fc4dac7f4125819b3f5e4008d83d4ec203a38c2eb43995caddf93'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -865,7 +865,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -874,7 +874,7 @@ TABLE = Table(
                 Part('two_stage', 393216, 2752512, device=None, measured=False),
             ),
             multiple=4,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 10496, 'staged': 8399104, 'scratch': 13904128, 'inputs': 14592256, 'capacity': 2752512, 'packet': 1048576, 'size': 20097280},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 33536, 'staged': 8422144, 'scratch': 13927168, 'inputs': 14615296, 'capacity': 2752512, 'packet': 1048576, 'size': 20120320},
         ),
         Workload(
             family='all_reduce',
@@ -888,8 +888,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ed0d6c05f5185572d725bb8d3b966e11a03b175c4e4c9a8b8d284326011ce49d', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '1aa63c3e7f82c736792bedc5f8c5e94323c8496105e4a389779faf6895b7472f'),
-                        'sm_90': Build('e851fb1802228f5be3b2f53645750bee708edd5e2fe4a65ea96a25e984641cc0', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '1aa63c3e7f82c736792bedc5f8c5e94323c8496105e4a389779faf6895b7472f'),
+                        'sm_80': Build('79314b4cc581733423260a1d2a52e0b335797a75d22eb54418d119b12beca349', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '3bc1b2099167ffc5be669043f5f065b29a0a44dc07ae0e3c36f6f32d8afb2bb9'),
+                        'sm_90': Build('b1f46ddb67407bda01ca19e749522a86ed0c074513d8d11c3df30541c1c2a72b', 'all_reduce/all_reduce_3584_7168/one_stage.fp32-tp8.cu', '3bc1b2099167ffc5be669043f5f065b29a0a44dc07ae0e3c36f6f32d8afb2bb9'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -904,15 +904,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('f4cbe6894a21322ea698afb401df251681c7388e82f6d44aee4801a5c41ccd8f', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '4dbc1c60e92fd1aacbfc8de7ec161772ede447c34974a7c04b28561edcf88488'),
-                        'sm_90': Build('d65071e067612877121a9bfc0c591de7baf47cd873d01053db47cf11414327b1', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', '4dbc1c60e92fd1aacbfc8de7ec161772ede447c34974a7c04b28561edcf88488'),
+                        'sm_80': Build('cd5f8edbba7ece77611fd827039bf15a75ecb50200dac6c393309d762f5bdee0', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', 'afdc1007def9cceada97b06e45509345a5d10c9f7464ce57d852de0982e01a13'),
+                        'sm_90': Build('b5b2e4a6c83888fcc9b5b501d51b7263e983d37276840f41d279f7fa384c6a32', 'all_reduce/all_reduce_3584_7168/tagged_words.fp32-tp8.cu', 'afdc1007def9cceada97b06e45509345a5d10c9f7464ce57d852de0982e01a13'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -927,15 +927,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('b97f3716ab0c9d902000ad67f6820705781fa18647d9f347d985d58799a2bbe8', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '5f4d3bca8adee29bbfc850e8042b9f7d57dc3d2038e5cbc82fa9f4f626928706'),
-                        'sm_90': Build('203caf69285f81bdf34465ed2b1343dd3d1936cca4ba6fc6b705361a365874d7', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', '5f4d3bca8adee29bbfc850e8042b9f7d57dc3d2038e5cbc82fa9f4f626928706'),
+                        'sm_80': Build('f5a5b6cea67cf87cfbaeb75f842d449cd6c4670b1df785ca445581b37aa246f4', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', 'b95c5fa2f6f6d58894ce2c78055981d59da500079392d0327b8b60341a06ed51'),
+                        'sm_90': Build('7cd8e0787d78d1ef59f9cec4704c75f78ab29108b98b696be8270b406dbb053b', 'all_reduce/all_reduce_3584_7168/tagged_narrow.fp32-tp8.cu', 'b95c5fa2f6f6d58894ce2c78055981d59da500079392d0327b8b60341a06ed51'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -950,15 +950,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('85aea1491d792b0e029500a2443b28b83218418db8feb1af3a6690c8dcf122ff', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '5318f09595e45375b74c981262556af91a9e14dfb096a46dc583c60f23f14979'),
-                        'sm_90': Build('9367a9a74cd83aaf683d75c123a7db87784573c43a6700c07d4e79efdaa514c6', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', '5318f09595e45375b74c981262556af91a9e14dfb096a46dc583c60f23f14979'),
+                        'sm_80': Build('e67d8f960699fad4ddd0847e190d4b3f4598be4b4f368df339b1fdf67862a6eb', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', 'd4c8a633845bfa7e8ecce321a3b998698eadf51532ad6e20540b5a1cb7d76538'),
+                        'sm_90': Build('41f2de72c3fb2a30e6943a8ba56b917643505d8497ff8ad6ca277905594c534d', 'all_reduce/all_reduce_3584_7168/two_stage.fp32-tp8.cu', 'd4c8a633845bfa7e8ecce321a3b998698eadf51532ad6e20540b5a1cb7d76538'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -973,7 +973,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -982,7 +982,7 @@ TABLE = Table(
                 Part('two_stage', 131072, 2752512, device=None, measured=False),
             ),
             multiple=4,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 18688, 'staged': 16795904, 'scratch': 22300928, 'inputs': 22644992, 'capacity': 2752512, 'packet': 1048576, 'size': 28150016},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 66304, 'staged': 16843520, 'scratch': 22348544, 'inputs': 22692608, 'capacity': 2752512, 'packet': 1048576, 'size': 28197632},
         ),
         Workload(
             family='all_reduce',
@@ -996,8 +996,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('46edf66e669879a0ff0aeb9541bbc04d48a0d821b2df33e58e1eb2c470d9b587', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'd602f13df479ffb168f918143ab73ed00c89005475665964cca71e6f6cb3c339'),
-                        'sm_90': Build('03498469b51d5af60511927cbae9fbcca0d1dfaf319412410c5eb17c6abd6237', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'd602f13df479ffb168f918143ab73ed00c89005475665964cca71e6f6cb3c339'),
+                        'sm_80': Build('9b2b5b2818c70374929d04b5ce950e047aaaa255ef8f054966d5d29aff4743bc', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'fd300646d2731431ad103820f912348f070f1b6fee61f8e4858a18cc1f11a791'),
+                        'sm_90': Build('33a9cd87751a05916ee55579056779229799b703c197f4e6bede3b18fcc12287', 'all_reduce/all_reduce_7168/one_stage.fp16-tp2.cu', 'fd300646d2731431ad103820f912348f070f1b6fee61f8e4858a18cc1f11a791'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1012,15 +1012,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('5e8e8ed5679d7a90d4432f86446f86b1350d36a7e6813bd247034773d1479440', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '73a3e514b18295c64e5565c2061775b15f49e8d05d1d1b507527f6e1e9efb617'),
-                        'sm_90': Build('5036dc409dd2e5ccea96cba9f6bcd565cd3c4e59de423f86c264fc1e25106c8f', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', '73a3e514b18295c64e5565c2061775b15f49e8d05d1d1b507527f6e1e9efb617'),
+                        'sm_80': Build('9a2d3779e6a723f9e455c9465adc95b29ced26352b29a577bb8ebb5fe07ece58', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', 'e8481b2cd4ded0fa889a1de815642c1018200c1c3ccd3729e26fb68df54cbd70'),
+                        'sm_90': Build('37d143b61b69060c35611f0dc427531de7d402498010919c9c02acb76db36fdd', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp2.cu', 'e8481b2cd4ded0fa889a1de815642c1018200c1c3ccd3729e26fb68df54cbd70'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1035,15 +1035,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('fcc2c319892a346a4e7ac8e06e54aaa85cd1a528bebc02e7d33e7d7e253e2fdb', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '78313540396b972611236ce573bfbf199310860e76eb77ea2e83f8ef4df455fc'),
-                        'sm_90': Build('fceb2e3cd91cbb58cc09cb5aba9f62dfdd0e6d088294fd0bde6b1c53c7268306', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '78313540396b972611236ce573bfbf199310860e76eb77ea2e83f8ef4df455fc'),
+                        'sm_80': Build('22ae4a1ee3ac2c1a183293c3dc3a5b355e4ac7cd00db97b7b8d349009bf2f8fa', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '51fa302e8b4963a25e77b91b56559b38f6ba32e5fb4eec01f131898210054dec'),
+                        'sm_90': Build('c73777d1a8759fbc256757e601255d76095ccc09c0a5ee50af48bae30fca761f', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp2.cu', '51fa302e8b4963a25e77b91b56559b38f6ba32e5fb4eec01f131898210054dec'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1058,15 +1058,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9de5913a3eba801b56669e3a7168b84bb8c0654fddd1e64d0d29490afe755be0', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '4df8e4bc2582bf2666f5a8eba25d7fe68bc23d776900204a874967b2ca6394e5'),
-                        'sm_90': Build('257e9e9d3d69776aa6cea0fb54a5ecdaeaf960b32e6e9248731f48c71f82afe4', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', '4df8e4bc2582bf2666f5a8eba25d7fe68bc23d776900204a874967b2ca6394e5'),
+                        'sm_80': Build('9329358c9062404b1915db4e55cfbb9cb3b7486ca2560d1aeca3cf80bff9564a', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', 'ccb5dc4ee97b44b19bb4c70d381bcb9959c60b72f4c63169235f08d23ba09812'),
+                        'sm_90': Build('beb735d4d8daea046d15371ffa778172b75010f76522b4a93cb86f0bf8840f45', 'all_reduce/all_reduce_7168/two_stage.fp16-tp2.cu', 'ccb5dc4ee97b44b19bb4c70d381bcb9959c60b72f4c63169235f08d23ba09812'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1081,7 +1081,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1091,7 +1091,7 @@ TABLE = Table(
                 Part('one_stage', 454046, 29360128, device='NVIDIA H200', measured=True),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 6400, 'staged': 4200704, 'scratch': 62920960, 'inputs': 77601024, 'capacity': 29360128, 'packet': 1048576, 'size': 136321280},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 17152, 'staged': 4211456, 'scratch': 62931712, 'inputs': 77611776, 'capacity': 29360128, 'packet': 1048576, 'size': 136332032},
         ),
         Workload(
             family='all_reduce',
@@ -1105,8 +1105,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d5cdf62305e065b5dc9872e021f8e7917fb85340f7312ae847bd332c1dc5932c', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', '0c19691f8bd3e9213746a7e0a4b5a45ad2a1f6f9d2b3800a6878aab9f5314c00'),
-                        'sm_90': Build('61c4f28d2c0d469ec3264e53c23466fc138551085d2cc0feea1f41b02e839fd3', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', '0c19691f8bd3e9213746a7e0a4b5a45ad2a1f6f9d2b3800a6878aab9f5314c00'),
+                        'sm_80': Build('bd038193b03aaf895f17f5c99ffb5658fadc01e13d0a5e6527baaa4dd1716d4f', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'd61d23e621b4c7e8fc4da19b2606ab8c1b9f3353636642a570233e7ca1409a9a'),
+                        'sm_90': Build('b3739039da98b225ce412a67bddd47a3d7278a738ce928d5e7f2476d178ce1e3', 'all_reduce/all_reduce_7168/one_stage.fp16-tp4.cu', 'd61d23e621b4c7e8fc4da19b2606ab8c1b9f3353636642a570233e7ca1409a9a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1121,15 +1121,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('1b908b4d8b9937de75f67c6df5bcb76bb5d1364bd1dc398d04564cadf297e644', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', 'a3b594178642734261087a871b373d0aa0e00fdddb5b0858117aebd5932a297d'),
-                        'sm_90': Build('cfcf2d60b3476f9537250c364b9ff5d10ffb2d6c7d364b8b8234881b59a22586', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', 'a3b594178642734261087a871b373d0aa0e00fdddb5b0858117aebd5932a297d'),
+                        'sm_80': Build('389cffdee7446f28a149604c7c5a8e0d426dd4f3e4bcbaf61085e41ab17727f8', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', 'e524e25584258e8fcfc25e2c5bef223d9165bb293794b788a662effb0d1323ca'),
+                        'sm_90': Build('db16830f7e5b4f53a01ea50b624b91e99def525746c2025a95f45b331e5cf4f6', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp4.cu', 'e524e25584258e8fcfc25e2c5bef223d9165bb293794b788a662effb0d1323ca'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1144,15 +1144,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('f331acb8b416714c0b294d464bdc5d638eef664252b93d1ca13f564cd095f943', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', 'c49812e21de6c5c9ba1d6af952426d9f671b2bb3576c783ee2b0e42c668a661d'),
-                        'sm_90': Build('922e284e2c93ade3e58d520611f6f1aa7b8c8c6a747caeda457082adf5f8c9e9', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', 'c49812e21de6c5c9ba1d6af952426d9f671b2bb3576c783ee2b0e42c668a661d'),
+                        'sm_80': Build('1f3ec8a45505147d1dd34f9b543f0729295be3bc9e6d85587cf549036bdad56b', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', '0c8e97eb694a5c4fdeacf751c068f5d6fbf4d52aba1795f457efb4183b49c5bc'),
+                        'sm_90': Build('244ebab7fb3387edb23795a16c137ec509b610486f07acd890f060b09e67a252', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp4.cu', '0c8e97eb694a5c4fdeacf751c068f5d6fbf4d52aba1795f457efb4183b49c5bc'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1167,15 +1167,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('725f9bb82825401f1a9ac230f4412a2a138f71515d1f5f7cb25f466f8b978de9', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '53c1d1f72c5b345ee9ad1113456da6c471f0991b0939038d47f97574c25bc946'),
-                        'sm_90': Build('8f24dedf08d2bd784e5c0ac1f5d968e6c2790c68169d98c35362dddd8db1cfdd', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '53c1d1f72c5b345ee9ad1113456da6c471f0991b0939038d47f97574c25bc946'),
+                        'sm_80': Build('2b984841e5b2c01c3f3d507ed7d027a724a3c38511a41ffff58ac4e57204a4fc', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '0755f4539b4c1547df4d06feaddbf9307b04846630871b21b0261c464551ff77'),
+                        'sm_90': Build('fbaa94100729c2f945f6383f81e192b500558221860ce260f65e1fabf6db0b8b', 'all_reduce/all_reduce_7168/two_stage.fp16-tp4.cu', '0755f4539b4c1547df4d06feaddbf9307b04846630871b21b0261c464551ff77'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1190,7 +1190,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1199,7 +1199,7 @@ TABLE = Table(
                 Part('two_stage', 393216, 29360128, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 10496, 'staged': 8399104, 'scratch': 67119360, 'inputs': 74459392, 'capacity': 29360128, 'packet': 1048576, 'size': 133179648},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 33536, 'staged': 8422144, 'scratch': 67142400, 'inputs': 74482432, 'capacity': 29360128, 'packet': 1048576, 'size': 133202688},
         ),
         Workload(
             family='all_reduce',
@@ -1213,8 +1213,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('2123380e613454e1209e6287722a93f58a1ba91f268a6ae6f85a2ca2c78793a7', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', 'b4ee359dace56cf594d87bddd78026e5d3cc9e41ff5ab837c85ca8c8320c0d6a'),
-                        'sm_90': Build('d1fcfe18815092b43fc6bcb76cb8cac7e401687a8ab89cdd5dab223a83360fea', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', 'b4ee359dace56cf594d87bddd78026e5d3cc9e41ff5ab837c85ca8c8320c0d6a'),
+                        'sm_80': Build('aff05ebdad8f5c7743ee526df981f49faba1f6a2d691971adb2c1d1e985031d1', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', '2e9a21369b424f7a76eb14045c45da810f710e3a95de5e825a128668fa9022b8'),
+                        'sm_90': Build('ba190ec8ebe1cca671336178b67c037f8602a196cd25b2b00c98a1047cbebba8', 'all_reduce/all_reduce_7168/one_stage.fp16-tp8.cu', '2e9a21369b424f7a76eb14045c45da810f710e3a95de5e825a128668fa9022b8'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1229,15 +1229,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('6dc380774e4346032bb6db4c5b3ec013689909dd1bf4e676f5a308ff9212e811', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', '15fe63bda67ad3fb2d9007babf45f45bd986adca97beac026bbe8211a09d3093'),
-                        'sm_90': Build('6421e9cf6e8841b82084182b3bb14e9168eddf0044037773d57c40645206a8ff', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', '15fe63bda67ad3fb2d9007babf45f45bd986adca97beac026bbe8211a09d3093'),
+                        'sm_80': Build('423d00da74cc78cce020bde6a0c46c6a88b47591756d1c41711bddb1400d2d50', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', 'a0cab85909c0fad12489d70ac31d7c2834ac66e77e00e4390bdb164098cc0aac'),
+                        'sm_90': Build('ae3108207bcda1bea48a88bde582ec47ceb1d7330d77e311fa1df022898f6ee9', 'all_reduce/all_reduce_7168/tagged_words.fp16-tp8.cu', 'a0cab85909c0fad12489d70ac31d7c2834ac66e77e00e4390bdb164098cc0aac'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1252,15 +1252,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d6fe1a1ff4cd6c4503fc2ee1c36788edc1bc96f720218722c87b7dcd216df4e7', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '3dcb34c8b2e90cdaf85219c34aa716a322cf50fb6dd9c9c9bbc85b5067fe53c6'),
-                        'sm_90': Build('1e4aab185b3f65692c9e266cbdccb446267451824731db502974b18340847492', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', '3dcb34c8b2e90cdaf85219c34aa716a322cf50fb6dd9c9c9bbc85b5067fe53c6'),
+                        'sm_80': Build('0a84578a0fd1af0dada07a8f2193f2ec8b83aff4ec071a2d2e6dda564bba2dfd', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', 'c7ef10a3dfd994cb40ac0ec09d2126f32d56975ef1cff7cbfffbbd7e448e4eed'),
+                        'sm_90': Build('f972adb3a265f3b2d36f57e5e3ddc112009df4637b0ef7c7761df62e4e164f0e', 'all_reduce/all_reduce_7168/tagged_narrow.fp16-tp8.cu', 'c7ef10a3dfd994cb40ac0ec09d2126f32d56975ef1cff7cbfffbbd7e448e4eed'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1275,15 +1275,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ecdceb6e875ca37df94408baf02e592b29a3d6909c95721de23fc45be1aad124', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', 'b02c344858efad3e5f857a88c50f682cea678a83b7708b3de345ec66c9f78990'),
-                        'sm_90': Build('b9c6742b34f8e0b9f938254d80fcc54e27fecac611eef6eac409ca7bf9bea74e', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', 'b02c344858efad3e5f857a88c50f682cea678a83b7708b3de345ec66c9f78990'),
+                        'sm_80': Build('2aa41803839da546239ee2e9909078be98fcc35289f43cc1bfd438b33b375144', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', '3bf14ed3dcb0fbb2d758ce65296afecb409548e47ab62754c5f9cc8f59012265'),
+                        'sm_90': Build('dd293d0491bca153dc3d3f9f6e174a08c4d9d02a026effafcaf50ab8d99a7637', 'all_reduce/all_reduce_7168/two_stage.fp16-tp8.cu', '3bf14ed3dcb0fbb2d758ce65296afecb409548e47ab62754c5f9cc8f59012265'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1298,7 +1298,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1307,7 +1307,7 @@ TABLE = Table(
                 Part('two_stage', 131072, 29360128, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 18688, 'staged': 16795904, 'scratch': 75516160, 'inputs': 79186176, 'capacity': 29360128, 'packet': 1048576, 'size': 137906432},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 66304, 'staged': 16843520, 'scratch': 75563776, 'inputs': 79233792, 'capacity': 29360128, 'packet': 1048576, 'size': 137954048},
         ),
         Workload(
             family='all_reduce',
@@ -1321,8 +1321,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d67cb075c0d0babfbf294f01a45e055b25e3de843e6031d74cd65c9f597a9b84', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', '3cf9792e135a79a02f99c9f907fe784864bb1c5aa019538d9e19a634291d105f'),
-                        'sm_90': Build('3ef2424a3197b8193f50598f1ffb90a3f5a8e808768713ff31b4dc58ad407498', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', '3cf9792e135a79a02f99c9f907fe784864bb1c5aa019538d9e19a634291d105f'),
+                        'sm_80': Build('dd369e23e2303d535eef85df953f9b3e40bdb1b62a640708e4b8fd57a4356e91', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', 'f8b1268f11273f034dcc547cd3d14c5aa948164e33563ba1a9c7fff64858e652'),
+                        'sm_90': Build('46651d6f249f5eaba8021e55f997dc5f0d282871052fb21f29367f42a33a5323', 'all_reduce/all_reduce_7168/one_stage.bf16-tp2.cu', 'f8b1268f11273f034dcc547cd3d14c5aa948164e33563ba1a9c7fff64858e652'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1337,15 +1337,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('bbe151d507cb6db8ad353e071ff8651e62f0ff0409d56e19730db690b4c8bf18', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '5ccecf9424cdea938ea1a1b45bc0b8de2de37b5c173f838d339013d7c5f30974'),
-                        'sm_90': Build('17ea516f9ef3763db1eca4369c436776b4e086af0056ed8d1430479c91ac3a82', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '5ccecf9424cdea938ea1a1b45bc0b8de2de37b5c173f838d339013d7c5f30974'),
+                        'sm_80': Build('da6514f73302c3cc036de6127e28132a768f95fc2a7035ebc53f872f09e1a959', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '377cd48342b7a4a8b03c3aa69844533a37ea7e6e4c8dadf7851a9456f70e36de'),
+                        'sm_90': Build('7a2377bb99022ba4a8f71bdee70df5d82175bb99cf6c901fca17c88eb96911b0', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp2.cu', '377cd48342b7a4a8b03c3aa69844533a37ea7e6e4c8dadf7851a9456f70e36de'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1360,15 +1360,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('5e8e3563097f788adc578e7a929cacc9d4bd4be042f7c08b42a4d1891b780f55', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '4b2a9268bdad29fb804f1f376852e739080226596f31b68c0796e7cd45516db2'),
-                        'sm_90': Build('e9724f83546d57c9f1055693d6ecd4de09c4a10198951b333ed881d90e9faa0a', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '4b2a9268bdad29fb804f1f376852e739080226596f31b68c0796e7cd45516db2'),
+                        'sm_80': Build('6ed0d49f3499eb7a66629ba19c7e64331ae3c432cf87d90889ec8218aa48841c', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '5bdd16b3a0471ec89769768466d9cb0b98cc1982c40cd0aef6854bb753cf653b'),
+                        'sm_90': Build('907f2158a0cf47c6c4b12e366bb39966837a886c909226b1011d151ad1a3ca1b', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp2.cu', '5bdd16b3a0471ec89769768466d9cb0b98cc1982c40cd0aef6854bb753cf653b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1383,15 +1383,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('827e98273c6f4a2f5bb9ce27714ae9a3d14de77d797e436b63259cbf0f38b935', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '34441489a0f62cfdd90668b0118906968f06688fc038a81735a4a8070ca6f12c'),
-                        'sm_90': Build('60711b04f6e9b70555292ba96c13274176de1187cb434ec57c96d107f6423bbd', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '34441489a0f62cfdd90668b0118906968f06688fc038a81735a4a8070ca6f12c'),
+                        'sm_80': Build('e017d3f326a67ffa0bdf05b17b272345c8260f5e68e4a70fe5e183daf8d64a21', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '43a75a39f5aa11672cbecc11734b3c79e6e46090f67ab938b68d77d3cbf863ae'),
+                        'sm_90': Build('4ee2566009ef0e6a3287d4ad425320826f3c5ebac00158ed04d0b8c2464cc06d', 'all_reduce/all_reduce_7168/two_stage.bf16-tp2.cu', '43a75a39f5aa11672cbecc11734b3c79e6e46090f67ab938b68d77d3cbf863ae'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1406,7 +1406,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1416,7 +1416,7 @@ TABLE = Table(
                 Part('one_stage', 524289, 29360128, device='NVIDIA H200', measured=True),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 6400, 'staged': 4200704, 'scratch': 62920960, 'inputs': 77601024, 'capacity': 29360128, 'packet': 1048576, 'size': 136321280},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 17152, 'staged': 4211456, 'scratch': 62931712, 'inputs': 77611776, 'capacity': 29360128, 'packet': 1048576, 'size': 136332032},
         ),
         Workload(
             family='all_reduce',
@@ -1430,8 +1430,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('e98350545e46ebffcbb9f099f9b3997d484f429081d14cf8fe0824cd71c8cea4', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '739c941a69cfd7d35ed65fc2ed40876010f01ef233a842ddba6c2e47199a919d'),
-                        'sm_90': Build('86cff2c67e727d1371b60daa27ef0916298c06b065aefe11e144a89ee40413a0', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '739c941a69cfd7d35ed65fc2ed40876010f01ef233a842ddba6c2e47199a919d'),
+                        'sm_80': Build('854e150a2e47bc603ddb6c6f2330533f9dcdff0b5be331c9ef6ab27a6c36d8cc', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '847071d37a92d5c01917edd8f6f50c63d9e1318b673c94fd405ca6d3119321dd'),
+                        'sm_90': Build('03b970528a1ca991255010ae340b3cab0c8a86baf4961a25f8fec4d5f1c89c5c', 'all_reduce/all_reduce_7168/one_stage.bf16-tp4.cu', '847071d37a92d5c01917edd8f6f50c63d9e1318b673c94fd405ca6d3119321dd'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1446,15 +1446,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ad5ad3cb86fa7b2898b18be17355fa039ff2b5c0f1df395ccf10819c76bbdcb6', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '8c2c2ccd739469b30b0581312bf19b22bee314ca844707522d39fdeb60b84c98'),
-                        'sm_90': Build('ec5294f5018c23027d9e5c6a4ce52812402bac9f19b08e7e37c3286e6d874319', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '8c2c2ccd739469b30b0581312bf19b22bee314ca844707522d39fdeb60b84c98'),
+                        'sm_80': Build('e1f9e84dcd1d51f6a3b6c6e13d85f48ff1e4a507646396db71549760f8276e4f', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '959b36e73434b08d2ce1a78dada468562c02e8943be84982cfcbbae11b3007a9'),
+                        'sm_90': Build('acf6adb82feddcdb7eeeef5f9119c4b834830912cd48a8a7df5cb607b2011554', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp4.cu', '959b36e73434b08d2ce1a78dada468562c02e8943be84982cfcbbae11b3007a9'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1469,15 +1469,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d07834784fd92e695a6c68b2ab1e9cc1bca73aeed53953474f5b0196e03d2c57', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', '8c68abc6b705c7687676010fa5eb116b79c43898a4cf8e48e2065d94a5c90da5'),
-                        'sm_90': Build('cc789e4467809da01d1f635affe74d1a91403254956ebb3be3defa199c77d4fd', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', '8c68abc6b705c7687676010fa5eb116b79c43898a4cf8e48e2065d94a5c90da5'),
+                        'sm_80': Build('c5a867438a0cb9ab22a32eac3d0a1ee8ae30a64eacd6ae33a910685279cbf689', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', 'a3990b3677f2e33a2b00c0f12af86cf285c4b1633b35d3c9a97aabe7a1bece0c'),
+                        'sm_90': Build('1628d21f6f23fb1966e0fca52b7a1f657711a56a48d719916d0a42d8bb1a8d3b', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp4.cu', 'a3990b3677f2e33a2b00c0f12af86cf285c4b1633b35d3c9a97aabe7a1bece0c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1492,15 +1492,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('52c8124463bfb296f7a9b04f19099215df381099d747730295abf4327fdd5ed5', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', '5693cba006a738b1adf8fc8252ca03d091fea72dae5bc7b558dbd57c3dfe082b'),
-                        'sm_90': Build('2caf4dd5635dc6ea29040632c57948c530410c7d66543b89253f5270f6e6fa00', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', '5693cba006a738b1adf8fc8252ca03d091fea72dae5bc7b558dbd57c3dfe082b'),
+                        'sm_80': Build('6533644378d61ec43eb51732ca72bb78bf71e3f5bff78e3704a1019b762d1131', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', '7b96549745128228b99e48a9d9b37d358897029240f5f087fc9e2fa0244aced4'),
+                        'sm_90': Build('07aa8e593fadccdaab6bd85c4b1795f60acaa1b5a4540c6aa97fd0a5a476eb3c', 'all_reduce/all_reduce_7168/two_stage.bf16-tp4.cu', '7b96549745128228b99e48a9d9b37d358897029240f5f087fc9e2fa0244aced4'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1515,7 +1515,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1524,7 +1524,7 @@ TABLE = Table(
                 Part('two_stage', 393216, 29360128, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 10496, 'staged': 8399104, 'scratch': 67119360, 'inputs': 74459392, 'capacity': 29360128, 'packet': 1048576, 'size': 133179648},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 33536, 'staged': 8422144, 'scratch': 67142400, 'inputs': 74482432, 'capacity': 29360128, 'packet': 1048576, 'size': 133202688},
         ),
         Workload(
             family='all_reduce',
@@ -1538,8 +1538,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9b923c38f45df2f2c807a786d51d1385274aea4b1c14358e2b5bde72a9586fbf', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', 'bd8cf06fd75202952ec2053b39b8cc73b6e9357529375b9c8ec3e30877796c77'),
-                        'sm_90': Build('7074eb1684e7666b107f27dc223c6ca0cb58a16f3cb7385daf7b98bbfc304ef0', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', 'bd8cf06fd75202952ec2053b39b8cc73b6e9357529375b9c8ec3e30877796c77'),
+                        'sm_80': Build('3c84639ef8c3aa385ff71b1c6a45c161a4b1c588ca037ecfa795ea2c3382cf15', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', '4d90fd3d5698b1a54e8f4f05cd6b274dfb2ac8f0ad492a8ad754240252e5ea38'),
+                        'sm_90': Build('7f69f4f07e98509ee83dfa8d2abecf0664e267dc4c43a124c8f874bff219bf20', 'all_reduce/all_reduce_7168/one_stage.bf16-tp8.cu', '4d90fd3d5698b1a54e8f4f05cd6b274dfb2ac8f0ad492a8ad754240252e5ea38'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1554,15 +1554,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('c266f3dcb833e9a5139212fab67cf16a40d8f06b5a8e9ee4b55a6a794b9b68e9', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '937fcefb290dc8ea0a7657d066822bbd20dd42fb5de3a86df0c1e767621e37c9'),
-                        'sm_90': Build('84d6ee0e220d36678be1c1f09cfda7ca91cabb7bd5b402e8e7f3ffa0543cee44', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '937fcefb290dc8ea0a7657d066822bbd20dd42fb5de3a86df0c1e767621e37c9'),
+                        'sm_80': Build('2605ee7b1cdba31600bad4e1cbc36e6a04f34cfb2e32c0499071b36ae7a33ae9', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '8f148d1877e21cd43ee19ab5ac85bb4c7027e94f83d8be164a13406c8fabd549'),
+                        'sm_90': Build('2e0ed4ffcd9eb338d228c94d4b0e21cf431b5bf41b0ef2d01d4df22fea71ae04', 'all_reduce/all_reduce_7168/tagged_words.bf16-tp8.cu', '8f148d1877e21cd43ee19ab5ac85bb4c7027e94f83d8be164a13406c8fabd549'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1577,15 +1577,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('4360d2531261afc2ceecb1dd80d6f023a7c9fe96b3b4e90ca8fb95ef4e399482', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', '4327a5d0bb647f48c5fc61b294a52bb0c7d33011a26d1b175953b3512151a4d5'),
-                        'sm_90': Build('9fbde54d3de66fcaec864152b518f81933a8b70e5c2a79e5e55056d4ef4c6446', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', '4327a5d0bb647f48c5fc61b294a52bb0c7d33011a26d1b175953b3512151a4d5'),
+                        'sm_80': Build('856708b030ad6a0948d908265354eb2cacc108af09289a6142a80014e141f06d', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', 'a5c55e173378df6ca9ce67b7dd3092ae39a9f790b0d2cc6c669fa493f19e0265'),
+                        'sm_90': Build('8c46d28058200eb50eee92cdf6b02ed0e774d0607e13eddb5f1b03de2a6048e4', 'all_reduce/all_reduce_7168/tagged_narrow.bf16-tp8.cu', 'a5c55e173378df6ca9ce67b7dd3092ae39a9f790b0d2cc6c669fa493f19e0265'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1600,15 +1600,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('b7589f7d2f61137a3fcc07adfbf40c17b815cae8d602beb89e98cb7eef002789', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '363671edf033c488c2f0fe431f76d8cff8790cf77f0f398be720ef37bf2fa73e'),
-                        'sm_90': Build('25b5ca8ba0b1f2c6998b0a1b5d2e6502fc98326d6a6fe8349029e9e6508ed778', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '363671edf033c488c2f0fe431f76d8cff8790cf77f0f398be720ef37bf2fa73e'),
+                        'sm_80': Build('2823ec8c2d5e604d72f49a220f8a373d929f8a83038537c21d8667bb7f6746c2', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '65cbb6036dbcd76183c3acda2c29f6f5b49368b5a75e9d152c7208210fa5986c'),
+                        'sm_90': Build('da51864cf7edf2972f8c036c80ef0c9b8b075dbece6f3457980e0247c24891e4', 'all_reduce/all_reduce_7168/two_stage.bf16-tp8.cu', '65cbb6036dbcd76183c3acda2c29f6f5b49368b5a75e9d152c7208210fa5986c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1623,7 +1623,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1632,7 +1632,7 @@ TABLE = Table(
                 Part('two_stage', 131072, 29360128, device=None, measured=False),
             ),
             multiple=2,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 18688, 'staged': 16795904, 'scratch': 75516160, 'inputs': 79186176, 'capacity': 29360128, 'packet': 1048576, 'size': 137906432},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 66304, 'staged': 16843520, 'scratch': 75563776, 'inputs': 79233792, 'capacity': 29360128, 'packet': 1048576, 'size': 137954048},
         ),
         Workload(
             family='all_reduce',
@@ -1646,8 +1646,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('9dfc8a8444b11db32d40d2ece8502c67d5eda246a032215bf7480f0c0532b157', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', 'd5db82382dcf54b44ceff8645315770233bdf0376f5931e6ac35dc21889f0028'),
-                        'sm_90': Build('78b492efbc546b5759271f5aa9f7ec435ba3ac4d40dc31aac7c40af8ac8c7245', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', 'd5db82382dcf54b44ceff8645315770233bdf0376f5931e6ac35dc21889f0028'),
+                        'sm_80': Build('b1d1203048becfdde2ff280b4807fa2eb3e03a2d15ba1ff28fdd444d82572a5f', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', '71d7341a94428e3ff60a91fe72fda3981687d0f40f9a5371bd01b9dc3aca6f26'),
+                        'sm_90': Build('4ae1c9c5e3170752afeca8390c1bc55b0f872434a3ba4d67fd6b5f11ac43057b', 'all_reduce/all_reduce_7168/one_stage.fp32-tp2.cu', '71d7341a94428e3ff60a91fe72fda3981687d0f40f9a5371bd01b9dc3aca6f26'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1662,15 +1662,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('ac7207f04e32e76454a14b8bcb52312c4a734c26ba63b7342df62778e9486e2a', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '297d767b262efe6109044f3e4c2baa49ebd531792b0c4ef41447a35d0c8c91d3'),
-                        'sm_90': Build('99e459c951ace3dcf3dddab2ecad87e0b7bad53b879b64906b2946ea7d8045fb', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', '297d767b262efe6109044f3e4c2baa49ebd531792b0c4ef41447a35d0c8c91d3'),
+                        'sm_80': Build('934809d9600655ebdc2ec41b2b27096e95e2fece2ce9248d1db2c3ac87ffbfb7', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', 'b7b6f9bf2287aaef8f693897cf8fab2589e2860de2460bbe433cda7cecea796b'),
+                        'sm_90': Build('2e8952c236e2ae0e0423e0e4f3224f32b29cad777ad4b71fd54e40022d601044', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp2.cu', 'b7b6f9bf2287aaef8f693897cf8fab2589e2860de2460bbe433cda7cecea796b'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1685,15 +1685,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('56fc965bab11aadd38c50c9ca66608f1aa41534227b2d36ef6d13b7606d58851', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '45a5b9361cb140ff98b13dd83f735f3148c593a87e65fa8f9cd06cf28e906c53'),
-                        'sm_90': Build('88be7ac23c3eb9ee0d8230157ba13a541b91a58c8b9057deafe378e8f117b310', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '45a5b9361cb140ff98b13dd83f735f3148c593a87e65fa8f9cd06cf28e906c53'),
+                        'sm_80': Build('af3e436fde3bea247a682273dfc10d9954ff9bf19c2c378030971f824589f4fa', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '8e54097df6ba31cd53793dad9ad678835622ccdf3b23e1ba89f6b3b87abd1907'),
+                        'sm_90': Build('925c8850e0d62b43822eb5ff4dd7cd6418d6ff5990e11ddebc1c4357af457d12', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp2.cu', '8e54097df6ba31cd53793dad9ad678835622ccdf3b23e1ba89f6b3b87abd1907'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1708,15 +1708,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('56b9a3df2db09d3e19fc60010a85644441d7b6d93713c50dcccc1d6880eb39fb', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', '62bc8984fc5cf7272687c7744803aca158fc094e0ab023d8f9e83351d4992d04'),
-                        'sm_90': Build('75df884380d6f110e349a336c7951de6c274bbf3dca15f08a266fa937fafaf6d', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', '62bc8984fc5cf7272687c7744803aca158fc094e0ab023d8f9e83351d4992d04'),
+                        'sm_80': Build('caaff697b8e912f43acc12e3af03df3fcc6d2aaef6c1c437f4ff114be5515204', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', '8bfa0d21abd880a230952cd3052178078376980eab4c232c49c609c08f899935'),
+                        'sm_90': Build('1a3142db7afc1ccea157f93e85e3d4bc06a9478282a0bf1cd6d9d11b594dd9e3', 'all_reduce/all_reduce_7168/two_stage.fp32-tp2.cu', '8bfa0d21abd880a230952cd3052178078376980eab4c232c49c609c08f899935'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1731,7 +1731,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[2]', 'inputs': 'pointers[2]', 'addends': 'pointers[2]', 'outputs': 'pointers[2]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1741,7 +1741,7 @@ TABLE = Table(
                 Part('one_stage', 524289, 29360128, device='NVIDIA H200', measured=True),
             ),
             multiple=4,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 6400, 'staged': 4200704, 'scratch': 62920960, 'inputs': 77601024, 'capacity': 29360128, 'packet': 1048576, 'size': 136321280},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 17152, 'staged': 4211456, 'scratch': 62931712, 'inputs': 77611776, 'capacity': 29360128, 'packet': 1048576, 'size': 136332032},
         ),
         Workload(
             family='all_reduce',
@@ -1755,8 +1755,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('5e52305dbce81d745c4601e254629b9340c64b598570cf186c074abf4d4c9149', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', 'd8235eb0380371f055fb608a161ae26f833f471bb91929da90e017d0bca380ec'),
-                        'sm_90': Build('25088d6153990910f4e922c1bdf1b140e73c461cf4b71d0f63cebe035b9cdce8', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', 'd8235eb0380371f055fb608a161ae26f833f471bb91929da90e017d0bca380ec'),
+                        'sm_80': Build('a179a941a51ab9b246f0c6fad38cd44f67b0eff545a0d1bc919e3746289ee715', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', '7e8fd971eb8a89ca7e3a333463fbb3ab2c0b129238ceeb11151475f35600a462'),
+                        'sm_90': Build('bfa8bce81f69706b9f4d9a2f872d4bd21ae95d65fc6c04d38f4c8109ba0534da', 'all_reduce/all_reduce_7168/one_stage.fp32-tp4.cu', '7e8fd971eb8a89ca7e3a333463fbb3ab2c0b129238ceeb11151475f35600a462'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1771,15 +1771,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('faa5fc9acc166c39694a42dc7867b365f01cd8a7224cb254f2fb2f59e55b999b', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', '1b1544aba5ec356336c8abcc41f9f2e8a77b3d72b425cdab03e9aad162371e01'),
-                        'sm_90': Build('27887f75933d376576893203e32c2b4819dc3613b9c70e70b2d75b96077a13f8', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', '1b1544aba5ec356336c8abcc41f9f2e8a77b3d72b425cdab03e9aad162371e01'),
+                        'sm_80': Build('1aec677ac812b38220a8c24377eead9359ed583d538d2dc0c8c03e6788fc2d3f', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'ed818939e7d11fda8d59a68f6641d9b79f009ab354dcf4cb1f5d1dc264f6b74a'),
+                        'sm_90': Build('e692eee04140f632efc3dafd8a4d2652e23929da0240aa2222d39cfc3b5c3cce', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp4.cu', 'ed818939e7d11fda8d59a68f6641d9b79f009ab354dcf4cb1f5d1dc264f6b74a'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1794,15 +1794,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('21d5b8d5449a77eaaa27506951536764f6d3c341c1373fb9c8a606969edacfe8', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '72b7b4e358ef18b5a1bbe3ef121a91fb218116324645f6407973082bb8859c2a'),
-                        'sm_90': Build('1536a069f50b7800cc1f7c2f502d28a74415056d6aedefe103956ae1f2c4c25d', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '72b7b4e358ef18b5a1bbe3ef121a91fb218116324645f6407973082bb8859c2a'),
+                        'sm_80': Build('7b6e9968fa50a3d15353efa86fb1e48356a58be5d1039fbf9e40a620cee29a6a', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '66e29aa971eacc401548c6b2bdd99ee13733cf71f3a809f22c8eb9f19f0f8b56'),
+                        'sm_90': Build('a746874c947b464ca2cb85d08c41d7d66bdefb190ef0c64e072806b89c575405', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp4.cu', '66e29aa971eacc401548c6b2bdd99ee13733cf71f3a809f22c8eb9f19f0f8b56'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1817,15 +1817,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('5085d7d88ad96296881d74c904082f889f205a2226dfa5d84d55738cb3661aba', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '70da8fcf279a8928ab2109dc3195b62ed799a6d63dc955d6e288c2e4a0922dfc'),
-                        'sm_90': Build('330e5669c3989c1ae8f0053e9118eaf0eb7402babb7fa1a51f0955a0814c4d45', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '70da8fcf279a8928ab2109dc3195b62ed799a6d63dc955d6e288c2e4a0922dfc'),
+                        'sm_80': Build('fa2ceee3085c165af763dc588de9a2a04ca701410401922062b5ea5e66e98a3a', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '749970fb0409e15a094d71a079399fbb36318e6539e1a7833bc7c602552bb473'),
+                        'sm_90': Build('c8605943243dac9434651890db6e0203d9feca42aeff08c448dc9171a0405682', 'all_reduce/all_reduce_7168/two_stage.fp32-tp4.cu', '749970fb0409e15a094d71a079399fbb36318e6539e1a7833bc7c602552bb473'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1840,7 +1840,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[4]', 'inputs': 'pointers[4]', 'addends': 'pointers[4]', 'outputs': 'pointers[4]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1849,7 +1849,7 @@ TABLE = Table(
                 Part('two_stage', 393216, 29360128, device=None, measured=False),
             ),
             multiple=4,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 10496, 'staged': 8399104, 'scratch': 67119360, 'inputs': 74459392, 'capacity': 29360128, 'packet': 1048576, 'size': 133179648},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 33536, 'staged': 8422144, 'scratch': 67142400, 'inputs': 74482432, 'capacity': 29360128, 'packet': 1048576, 'size': 133202688},
         ),
         Workload(
             family='all_reduce',
@@ -1863,8 +1863,8 @@ TABLE = Table(
                     route='one_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('11b7f64aab0d91b41b9fe0fb888cadff5ae644127b2b0c11b5ae6b8675eb2dfd', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '1b70b4109d568066ca9e00c3d1b9f7ff9743282f8daf1fb4f0372edb1356595c'),
-                        'sm_90': Build('2ebaa0fce8b32aba67658a89f733b98c4081a31925cb69be8b0a515e431df91d', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '1b70b4109d568066ca9e00c3d1b9f7ff9743282f8daf1fb4f0372edb1356595c'),
+                        'sm_80': Build('6dd3712277f84da205ee5cfd6714d7017edfbc1f05e4aed6fccf927f978280d7', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '6c28079f8e40cc20442f3862233b91dd5300d9e1f0ef0dd5b128a0ac3394dd9c'),
+                        'sm_90': Build('f721cb88ab6fcff9b57cc4d8777ef5448155ce68c392f9bebde5d9a7ddfc15e3', 'all_reduce/all_reduce_7168/one_stage.fp32-tp8.cu', '6c28079f8e40cc20442f3862233b91dd5300d9e1f0ef0dd5b128a0ac3394dd9c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_one_stage', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1879,15 +1879,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_words',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('24aa3094c52f367f1cc90b11b380ab4332fae67eb7e80ffa9d0c5c916bf2ddd5', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '542b5b5348f2434c5f29778da9d24af2b9a97fbe4a8809204c29dbccd8a1d4f5'),
-                        'sm_90': Build('951fcd50b23384a46876d5f18af9498d18363da30ed8633bfd36e2b83e8b0116', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', '542b5b5348f2434c5f29778da9d24af2b9a97fbe4a8809204c29dbccd8a1d4f5'),
+                        'sm_80': Build('959b28d54652f8148d32d828f327014736a350e3636f9f458073d4097a6044a3', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', 'c2bb8684fc047c9b28da1429076d7175bafda20d3432d4648a14a58945e8ee42'),
+                        'sm_90': Build('18eb6d4b07c21400e4745e67ed85eaaa915ef3072ced8b59ffbff878ac81ec09', 'all_reduce/all_reduce_7168/tagged_words.fp32-tp8.cu', 'c2bb8684fc047c9b28da1429076d7175bafda20d3432d4648a14a58945e8ee42'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_words', grid=(256, 1, 1), block=(256, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1902,15 +1902,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='tagged_narrow',
                     route='tagged_words',
                     contract='exact',
                     builds={
-                        'sm_80': Build('7ab1cfbc5c9eaa116ad65a8160a797e1fe0887dcad64c17051c639d33f7f79d4', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '60520a95de2ee6623ca6b39b8037b1d1770bfee37f77c5ee53225008ef4aec59'),
-                        'sm_90': Build('fba7de7af9859cb1b330fb9d128314255bc91b2931eaa9bfb387e8c9a4e8567a', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '60520a95de2ee6623ca6b39b8037b1d1770bfee37f77c5ee53225008ef4aec59'),
+                        'sm_80': Build('c50d38e92639eab5466370f2648c99e1327464a8112213cca93ca4e2cf524c3b', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '9e399383cd7461727eb27bcf73068c80c6737a7d2836e34d43632423c0054523'),
+                        'sm_90': Build('0958c65ac07f1c25eb8ef9d697e2fb2f29c92cecb1a350b5f50d54e788beef2a', 'all_reduce/all_reduce_7168/tagged_narrow.fp32-tp8.cu', '9e399383cd7461727eb27bcf73068c80c6737a7d2836e34d43632423c0054523'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_tagged_narrow', grid=(64, 1, 1), block=(128, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1925,15 +1925,15 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
                 Candidate(
                     name='two_stage',
                     route='two_stage',
                     contract='exact',
                     builds={
-                        'sm_80': Build('d484484fe03d3479aad252ef6b7c5cd2fe22dfbc7f85dc1079201bf7d4f09f55', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', 'fd5e95a15b0d15ef87f1adf8b26f7421ca17392dd1afddb966156968ec4e6ea4'),
-                        'sm_90': Build('592095c22137e4904a9ebfcd29cd94aba0126c636a8bc0b3887a62d58c2b3a07', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', 'fd5e95a15b0d15ef87f1adf8b26f7421ca17392dd1afddb966156968ec4e6ea4'),
+                        'sm_80': Build('377e7e9e526145db566700974c32b639e2df7f0843d061487abf99c44735da09', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', '0d868d830760423aa97362358c05907dd385894c4c3bcb47dbb2ef8f4221011c'),
+                        'sm_90': Build('724d904498cf451f37ab93ef12a843f4346908610a4972cd099c69ded13c5e9c', 'all_reduce/all_reduce_7168/two_stage.fp32-tp8.cu', '0d868d830760423aa97362358c05907dd385894c4c3bcb47dbb2ef8f4221011c'),
                     },
                     kernels={
                         'symmetric': Kernel(symbol='all_reduce_symmetric_two_stage', grid=(64, 1, 1), block=(384, 1, 1), args=('channels', 'outputs', 'numel', 'input_slot', 'rank_base', 'timeout_ns'), resident=True),
@@ -1948,7 +1948,7 @@ TABLE = Table(
                     scratch={
                     },
                     arguments={'channels': 'pointers[8]', 'inputs': 'pointers[8]', 'addends': 'pointers[8]', 'outputs': 'pointers[8]', 'numel': 'uint32', 'input_slot': 'uint32', 'rank_base': 'uint32', 'timeout_ns': 'uint64'},
-                    capabilities=('all_reduce_layout_2',),
+                    capabilities=('all_reduce_layout_3',),
                 ),
             ),
             parts=(
@@ -1957,7 +1957,7 @@ TABLE = Table(
                 Part('two_stage', 131072, 29360128, device=None, measured=False),
             ),
             multiple=4,
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'packets': 18688, 'staged': 16795904, 'scratch': 75516160, 'inputs': 79186176, 'capacity': 29360128, 'packet': 1048576, 'size': 137906432},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'packets': 66304, 'staged': 16843520, 'scratch': 75563776, 'inputs': 79233792, 'capacity': 29360128, 'packet': 1048576, 'size': 137954048},
         ),
         Workload(
             family='hyper_connection',
@@ -2035,7 +2035,29 @@ TABLE = Table(
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
+                    source='hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_90-nvidia-h200.115c16d39fe4.20261129T230928Z.json',
+                    compiler='13.0',
+                ),
+                RecordLine(
+                    'replicated',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '6ffe81a429debd50caddf58f438339c333300e1c314fd1e24980ef3af2f451fe',
+                    exact=True,
+                    verdict='no_difference',
+                    gain=0.0,
                     source='hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/replicated.sm_90-nvidia-h200.f9733a4ddc10.20261130T000847Z.json',
+                    compiler='12.9',
+                ),
+                RecordLine(
+                    'wide_rows',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '4a9c23acc8df3e0f57698065bafae86af8aefb62dfcce9cd847f16debda459ae',
+                    exact=True,
+                    verdict='rejected',
+                    gain=-0.21665308557733565,
+                    source='hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90-nvidia-h200.0874f8e9a247.20261129T230930Z.json',
+                    compiler='13.0',
+                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'wide_rows',
@@ -2045,6 +2067,8 @@ TABLE = Table(
                     verdict='rejected',
                     gain=-0.21324182018982563,
                     source='hc8_h2048_r128_tp1/fp16-hc8-h2048-n1-r128-tp1/wide_rows.sm_90-nvidia-h200.0b1a1c30bf99.20261130T000849Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
         ),
@@ -2201,7 +2225,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765'),
+                        'sm_90': Build('ed86e706d001c3943573ba0d5f2af00f141d037d023912777c73552506f25513'),
                     },
                     kernels={
                     },
@@ -2218,7 +2242,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('e80f7b8946b0bba621d1d016896d143e46f843c89ac41bf2b67698001493a29f', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2228,10 +2252,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -2249,12 +2273,13 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.028201561318263124,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m1to1023-tp2/serial_sm.sm_90-nvidia-h200.70f53ccfd1c0.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -2268,7 +2293,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765'),
+                        'sm_90': Build('ed86e706d001c3943573ba0d5f2af00f141d037d023912777c73552506f25513'),
                     },
                     kernels={
                     },
@@ -2285,7 +2310,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('e80f7b8946b0bba621d1d016896d143e46f843c89ac41bf2b67698001493a29f', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2295,10 +2320,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -2316,12 +2341,13 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.017799031267173526,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m1024to2047-tp2/serial_sm.sm_90-nvidia-h200.eb637968633f.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -2335,7 +2361,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765'),
+                        'sm_90': Build('ed86e706d001c3943573ba0d5f2af00f141d037d023912777c73552506f25513'),
                     },
                     kernels={
                     },
@@ -2352,7 +2378,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('e80f7b8946b0bba621d1d016896d143e46f843c89ac41bf2b67698001493a29f', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2362,17 +2388,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf'),
+                        'sm_90': Build('e52b3d21cbb57a4be656ede4fa467aac9dda50923d60762c956b86b49cef31ee'),
                     },
                     kernels={
                     },
@@ -2389,7 +2415,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
+                        'sm_90': Build('c7e90f07f58a1b950b8d1031e8c8991d80cd6268b0975a674e10049c3a1fc52b', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', 'ed56c5808c91a72eda645e8c71b35c71fb362e7da29472a716b860db9009bb70'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2399,17 +2425,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
+                        'sm_90': Build('9c412a446b213ac241b000ab3847d145355946796cd79064f6b2b3c32a176c9a', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '1874ad16f4eec703ac359d1617954e622e82ce58206b7ddce4b8ff085ade95c7'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2419,17 +2445,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
+                        'sm_90': Build('4d52134f79ad2bbe5a2b441c60dc02db7e722e83449e640bf985214257dd5ea0', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '29f3ee309fb698a17ef906ff1472489b82557593aa9b23d290be1e56aff49ad2'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2439,17 +2465,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
+                        'sm_90': Build('3b4399dd88c0c70a98869942122fb3642f5f0ee4b1a1d35647a81fa040df7a7d', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'e85cacfb1ca752c13eff943e93a94b179d07125526caa76603ac1e1e8041ae8a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2459,17 +2485,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
+                        'sm_90': Build('ac4119e200fbc6fe33880e1d5c5328648b158e865b77047e66c9194684882af6', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '68e023091c319c6d1307510942858b7f5dc5fb520396a966609b2fe2076cf485'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2479,20 +2505,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
+                        'sm_90': Build('f56b737148bd51d464f3af396751b6ff071f829f2ec8fea1b9c9922d4b242874', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '68b9f7c0e6d08de32f829b6296b6b8c765264e7f28228c98cfe3d50a673a2b61'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2501,20 +2527,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
+                        'sm_90': Build('856529b43b208189b350aded9feb42f6bcfc99af891e1c67e71e661c965d2431', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'b7f8141ffa59e2ebe83d237e4ee5401eff990b94b3e71331915d44a4ffa41bcb'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2523,20 +2549,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
+                        'sm_90': Build('1f03fd0b597732b5c6531544f9138bab28388c220c85dca5b8377e179ff15228', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '13b8165c9f251dc98422c0e09f75edb124def78bf0f9383002e4f2ad317772f5'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2545,20 +2571,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
+                        'sm_90': Build('83d91cccbf4de66d32b2b8f5658791d06a1809291ebec5acc5f3faa8b4e74967', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '3c2750667397baf69f7c9b29fe01aff001c31a28fd67379f1bfbd3d5ba468a36'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2567,10 +2593,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -2579,44 +2605,48 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.43611404869755055,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_4.sm_90-nvidia-h200.9bbff2bf5c7e.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.337149362493556,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_between.sm_90-nvidia-h200.8ace4768a2ca.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.6152773866594581,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_free.sm_90-nvidia-h200.bd76563c4344.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.46019807265383794,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/copies_tail.sm_90-nvidia-h200.ce4a0603d19c.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.5248180041293604,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/nccl_4.sm_90-nvidia-h200.c585d0e94b42.20261130T084916Z.json',
                 ),
                 RecordLine(
@@ -2633,57 +2663,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.04122129827236909,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/serial_sm.sm_90-nvidia-h200.e94779e441fc.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.2050353428636218,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_12_tail.sm_90-nvidia-h200.af60534fc0b9.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.18824174894866075,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_16.sm_90-nvidia-h200.049b6d3e0c09.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.44007710891254836,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_4.sm_90-nvidia-h200.25b9cb9ddc60.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.041899511754905805,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8.sm_90-nvidia-h200.4a3c03aefae7.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.053245866346123716,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m2048to4095-tp2/sm_8_tail.sm_90-nvidia-h200.68aca8a6cfcc.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -2697,7 +2733,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765'),
+                        'sm_90': Build('ed86e706d001c3943573ba0d5f2af00f141d037d023912777c73552506f25513'),
                     },
                     kernels={
                     },
@@ -2714,7 +2750,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('e80f7b8946b0bba621d1d016896d143e46f843c89ac41bf2b67698001493a29f', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2724,17 +2760,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf'),
+                        'sm_90': Build('e52b3d21cbb57a4be656ede4fa467aac9dda50923d60762c956b86b49cef31ee'),
                     },
                     kernels={
                     },
@@ -2751,7 +2787,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
+                        'sm_90': Build('c7e90f07f58a1b950b8d1031e8c8991d80cd6268b0975a674e10049c3a1fc52b', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', 'ed56c5808c91a72eda645e8c71b35c71fb362e7da29472a716b860db9009bb70'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2761,17 +2797,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
+                        'sm_90': Build('9c412a446b213ac241b000ab3847d145355946796cd79064f6b2b3c32a176c9a', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '1874ad16f4eec703ac359d1617954e622e82ce58206b7ddce4b8ff085ade95c7'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2781,17 +2817,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
+                        'sm_90': Build('4d52134f79ad2bbe5a2b441c60dc02db7e722e83449e640bf985214257dd5ea0', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '29f3ee309fb698a17ef906ff1472489b82557593aa9b23d290be1e56aff49ad2'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2801,17 +2837,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
+                        'sm_90': Build('3b4399dd88c0c70a98869942122fb3642f5f0ee4b1a1d35647a81fa040df7a7d', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'e85cacfb1ca752c13eff943e93a94b179d07125526caa76603ac1e1e8041ae8a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2821,17 +2857,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
+                        'sm_90': Build('ac4119e200fbc6fe33880e1d5c5328648b158e865b77047e66c9194684882af6', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '68e023091c319c6d1307510942858b7f5dc5fb520396a966609b2fe2076cf485'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -2841,20 +2877,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
+                        'sm_90': Build('f56b737148bd51d464f3af396751b6ff071f829f2ec8fea1b9c9922d4b242874', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '68b9f7c0e6d08de32f829b6296b6b8c765264e7f28228c98cfe3d50a673a2b61'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2863,20 +2899,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
+                        'sm_90': Build('856529b43b208189b350aded9feb42f6bcfc99af891e1c67e71e661c965d2431', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'b7f8141ffa59e2ebe83d237e4ee5401eff990b94b3e71331915d44a4ffa41bcb'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2885,20 +2921,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
+                        'sm_90': Build('1f03fd0b597732b5c6531544f9138bab28388c220c85dca5b8377e179ff15228', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '13b8165c9f251dc98422c0e09f75edb124def78bf0f9383002e4f2ad317772f5'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2907,20 +2943,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
+                        'sm_90': Build('83d91cccbf4de66d32b2b8f5658791d06a1809291ebec5acc5f3faa8b4e74967', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '3c2750667397baf69f7c9b29fe01aff001c31a28fd67379f1bfbd3d5ba468a36'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -2929,10 +2965,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -2941,44 +2977,48 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.11854932700752996,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_4.sm_90-nvidia-h200.9100b74b17a7.20261130T055522Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.007656920292647418,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_between.sm_90-nvidia-h200.32dc574bea3a.20261130T055522Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.13639498557938357,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_free.sm_90-nvidia-h200.70ad36365253.20261130T055522Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.11849585532383,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/copies_tail.sm_90-nvidia-h200.df0343722d7e.20261130T055522Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.06442925290370116,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/nccl_4.sm_90-nvidia-h200.07c5a9eed575.20261130T055522Z.json',
                 ),
                 RecordLine(
@@ -2995,57 +3035,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.07961089967943047,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/serial_sm.sm_90-nvidia-h200.fc1e8d81ae56.20261130T055522Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.06280673155034922,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_12_tail.sm_90-nvidia-h200.76a199cad0a3.20261130T055522Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.0878877260678339,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_16.sm_90-nvidia-h200.bb6406e1ca4e.20261130T055522Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.3220875137761998,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_4.sm_90-nvidia-h200.5c7a49bd117b.20261130T055522Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.13577794445919533,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8.sm_90-nvidia-h200.96cfe236a7b4.20261130T055522Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.07905032818542657,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m4096to8191-tp2/sm_8_tail.sm_90-nvidia-h200.8e7bb023ef9d.20261130T055522Z.json',
+                    compiler='12.9',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -3059,7 +3105,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ae7108029a498a0a9324e3747903aad4cae4a4be346a63712bdc3c0b385e6765'),
+                        'sm_90': Build('ed86e706d001c3943573ba0d5f2af00f141d037d023912777c73552506f25513'),
                     },
                     kernels={
                     },
@@ -3076,7 +3122,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('e80f7b8946b0bba621d1d016896d143e46f843c89ac41bf2b67698001493a29f', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3086,17 +3132,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf'),
+                        'sm_90': Build('e52b3d21cbb57a4be656ede4fa467aac9dda50923d60762c956b86b49cef31ee'),
                     },
                     kernels={
                     },
@@ -3113,7 +3159,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
+                        'sm_90': Build('c7e90f07f58a1b950b8d1031e8c8991d80cd6268b0975a674e10049c3a1fc52b', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', 'ed56c5808c91a72eda645e8c71b35c71fb362e7da29472a716b860db9009bb70'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3123,17 +3169,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
+                        'sm_90': Build('9c412a446b213ac241b000ab3847d145355946796cd79064f6b2b3c32a176c9a', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '1874ad16f4eec703ac359d1617954e622e82ce58206b7ddce4b8ff085ade95c7'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3143,17 +3189,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
+                        'sm_90': Build('4d52134f79ad2bbe5a2b441c60dc02db7e722e83449e640bf985214257dd5ea0', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '29f3ee309fb698a17ef906ff1472489b82557593aa9b23d290be1e56aff49ad2'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3163,17 +3209,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
+                        'sm_90': Build('3b4399dd88c0c70a98869942122fb3642f5f0ee4b1a1d35647a81fa040df7a7d', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'e85cacfb1ca752c13eff943e93a94b179d07125526caa76603ac1e1e8041ae8a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3183,17 +3229,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
+                        'sm_90': Build('ac4119e200fbc6fe33880e1d5c5328648b158e865b77047e66c9194684882af6', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '68e023091c319c6d1307510942858b7f5dc5fb520396a966609b2fe2076cf485'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3203,20 +3249,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
+                        'sm_90': Build('f56b737148bd51d464f3af396751b6ff071f829f2ec8fea1b9c9922d4b242874', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '68b9f7c0e6d08de32f829b6296b6b8c765264e7f28228c98cfe3d50a673a2b61'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3225,20 +3271,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
+                        'sm_90': Build('856529b43b208189b350aded9feb42f6bcfc99af891e1c67e71e661c965d2431', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'b7f8141ffa59e2ebe83d237e4ee5401eff990b94b3e71331915d44a4ffa41bcb'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3247,20 +3293,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
+                        'sm_90': Build('1f03fd0b597732b5c6531544f9138bab28388c220c85dca5b8377e179ff15228', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '13b8165c9f251dc98422c0e09f75edb124def78bf0f9383002e4f2ad317772f5'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3269,20 +3315,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
+                        'sm_90': Build('83d91cccbf4de66d32b2b8f5658791d06a1809291ebec5acc5f3faa8b4e74967', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '3c2750667397baf69f7c9b29fe01aff001c31a28fd67379f1bfbd3d5ba468a36'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3291,10 +3337,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -3303,44 +3349,48 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '2fdba541385070b84fda4f7fd84623fe0b400fb5cc3e041db636d814ec306d06',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.11117600483098855,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_4.sm_90-nvidia-h200.8a389e044066.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '036bd9d4a7c53fb63fe9b7d4408fe44f3075bd73318749f0d519ef774dcc6eff',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.12936329608056085,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_between.sm_90-nvidia-h200.4e6fc56f8f0f.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'a88cb43b7d6913eb9af36ed3984fe2a20ab2416d659e0c1620b41ad821ad4b75',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.05927835510127921,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_free.sm_90-nvidia-h200.2e7dcb6229b0.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ec3069743d7b70d85cc9ec71aa6c978de11623d31ccbe24527c9789a1370005b',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.0196278642404637,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/copies_tail.sm_90-nvidia-h200.ccef25d78ac5.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '2f3ab19956f6e90128e91b25abdc7c4c0090773837ba9c8cac0d0f05eefca2cf',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.016705439957875656,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/nccl_4.sm_90-nvidia-h200.fc5eb8701178.20261130T055522Z.json',
                 ),
                 RecordLine(
@@ -3357,57 +3407,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '5f775e630009b6cc44cf87fe880fe05ec0c6724a2d569c866947c8dcc98fe43b',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.048147594760482804,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/serial_sm.sm_90-nvidia-h200.94a75afd2f60.20261130T055522Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ea7c37acebb54cbb000122d9f3d4181419fcaa0199c3dc0f7b308c456e4b165f',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.055215519955759906,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_12_tail.sm_90-nvidia-h200.d504a5877355.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '8dca596a9f89b484f001aec479adfa7e645aa23c04701a1e0d19b28f5114aec1',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.04581310787625337,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_16.sm_90-nvidia-h200.00f5a9d35316.20261130T055522Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'e1e9188dc9ebd7fbcc0c190dd9f810928e5ec6d46405fb7ee03e286c7d301357',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.3965373918664259,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_4.sm_90-nvidia-h200.697f12203ab9.20261130T055522Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '157c1bd5c1bc518f50edb49b548d16edcde294cb44dd0cfc199c7d1d2f2694f1',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.12151403415339446,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8.sm_90-nvidia-h200.d476fbf738b2.20261130T055522Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'ab98b5522ac425f2a34ef0b24fed372117b91beda955c7912368558be8ba6999',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.07289415835046276,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k4096-m8192to16384-tp2/sm_8_tail.sm_90-nvidia-h200.50c57d58b1da.20261130T055522Z.json',
+                    compiler='12.9',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -3421,7 +3477,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46'),
+                        'sm_90': Build('e2608708d818f2bec8867e7f670b2d1688cc9f0dbb5fdeda65149b90469c1a73'),
                     },
                     kernels={
                     },
@@ -3438,7 +3494,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('b214d51a9efe739b4656847fbed3fc2b9f70b5ca72da96681c2bac996bab5fb8', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3448,10 +3504,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -3469,12 +3525,13 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.00685544680519512,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m1to1023-tp2/serial_sm.sm_90-nvidia-h200.3d23fa91be5c.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -3488,7 +3545,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46'),
+                        'sm_90': Build('e2608708d818f2bec8867e7f670b2d1688cc9f0dbb5fdeda65149b90469c1a73'),
                     },
                     kernels={
                     },
@@ -3505,7 +3562,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('b214d51a9efe739b4656847fbed3fc2b9f70b5ca72da96681c2bac996bab5fb8', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3515,10 +3572,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -3536,12 +3593,13 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.011525920438389514,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m1024to2047-tp2/serial_sm.sm_90-nvidia-h200.95bfa2b088c5.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -3555,7 +3613,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46'),
+                        'sm_90': Build('e2608708d818f2bec8867e7f670b2d1688cc9f0dbb5fdeda65149b90469c1a73'),
                     },
                     kernels={
                     },
@@ -3572,7 +3630,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('b214d51a9efe739b4656847fbed3fc2b9f70b5ca72da96681c2bac996bab5fb8', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3582,17 +3640,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261'),
+                        'sm_90': Build('c88fc0bf97f239b4ebdda55099e838276556a9963ec6b6f2aaa8cb9ce3cfb6c3'),
                     },
                     kernels={
                     },
@@ -3609,7 +3667,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
+                        'sm_90': Build('1860699a4cd3184ba08f74de522670028fbee76c3290575236f0665bbae6633f', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', 'ed56c5808c91a72eda645e8c71b35c71fb362e7da29472a716b860db9009bb70'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3619,17 +3677,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
+                        'sm_90': Build('3fb4587849a7c1e2bf9ee18a1740833dc918a113f8ead23e88c760fcb5f1e004', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '1874ad16f4eec703ac359d1617954e622e82ce58206b7ddce4b8ff085ade95c7'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3639,17 +3697,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
+                        'sm_90': Build('c6d306b8752a37a6940ecb670af8117b10cdacd5c69479c421ad674451b6df52', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '29f3ee309fb698a17ef906ff1472489b82557593aa9b23d290be1e56aff49ad2'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3659,17 +3717,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
+                        'sm_90': Build('1d45266eaedba945f72a87fe631f825517c334ac4e2e3064e44ea142d3c3813d', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'e85cacfb1ca752c13eff943e93a94b179d07125526caa76603ac1e1e8041ae8a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3679,17 +3737,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
+                        'sm_90': Build('ba3fc4b62083cfd50074ff8bdae36040bb97e5007a9f267203fb3babb72317d8', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '68e023091c319c6d1307510942858b7f5dc5fb520396a966609b2fe2076cf485'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3699,20 +3757,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
+                        'sm_90': Build('5c5c0827192a05504e4e4f0f08aa6d5cd6589885349a9a943a11401981fcdbef', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '68b9f7c0e6d08de32f829b6296b6b8c765264e7f28228c98cfe3d50a673a2b61'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3721,20 +3779,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
+                        'sm_90': Build('9226580df3dc0828996432e3dd62518c7f6c927e280316dd459c14e93866cb72', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'b7f8141ffa59e2ebe83d237e4ee5401eff990b94b3e71331915d44a4ffa41bcb'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3743,20 +3801,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
+                        'sm_90': Build('c7a227f9e76c4f1ccc25528cdd1845d3955f65f3d1aee3105a5870b2487b96f7', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '13b8165c9f251dc98422c0e09f75edb124def78bf0f9383002e4f2ad317772f5'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3765,20 +3823,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
+                        'sm_90': Build('a9b5abeedf90c8e653084efab89b85aaa984f4ff67ba935d20ff57a354132ee2', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '3c2750667397baf69f7c9b29fe01aff001c31a28fd67379f1bfbd3d5ba468a36'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -3787,10 +3845,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -3799,44 +3857,48 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.039167347823265475,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_4.sm_90-nvidia-h200.fcbfa399d0ba.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.21334117720868195,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_between.sm_90-nvidia-h200.b8bfe5abbcb8.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.20965998928933693,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_free.sm_90-nvidia-h200.88db2f09735e.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.22013483813913015,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/copies_tail.sm_90-nvidia-h200.e49c41ac5cce.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.144275137313711,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/nccl_4.sm_90-nvidia-h200.fc819cc86947.20261130T084916Z.json',
                 ),
                 RecordLine(
@@ -3853,57 +3915,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.013294906774318327,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/serial_sm.sm_90-nvidia-h200.f36fbaca2493.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.30053643010223796,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_12_tail.sm_90-nvidia-h200.652364c3859d.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.2541742350441063,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_16.sm_90-nvidia-h200.f2466781b71f.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.03031243149153462,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_4.sm_90-nvidia-h200.0b238f06cf30.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.024757496434380077,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8.sm_90-nvidia-h200.334c3364d917.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.07175685932128562,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m2048to4095-tp2/sm_8_tail.sm_90-nvidia-h200.04b21269550c.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -3917,7 +3985,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46'),
+                        'sm_90': Build('e2608708d818f2bec8867e7f670b2d1688cc9f0dbb5fdeda65149b90469c1a73'),
                     },
                     kernels={
                     },
@@ -3934,7 +4002,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('b214d51a9efe739b4656847fbed3fc2b9f70b5ca72da96681c2bac996bab5fb8', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3944,17 +4012,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261'),
+                        'sm_90': Build('c88fc0bf97f239b4ebdda55099e838276556a9963ec6b6f2aaa8cb9ce3cfb6c3'),
                     },
                     kernels={
                     },
@@ -3971,7 +4039,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
+                        'sm_90': Build('1860699a4cd3184ba08f74de522670028fbee76c3290575236f0665bbae6633f', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', 'ed56c5808c91a72eda645e8c71b35c71fb362e7da29472a716b860db9009bb70'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -3981,17 +4049,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
+                        'sm_90': Build('3fb4587849a7c1e2bf9ee18a1740833dc918a113f8ead23e88c760fcb5f1e004', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '1874ad16f4eec703ac359d1617954e622e82ce58206b7ddce4b8ff085ade95c7'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4001,17 +4069,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
+                        'sm_90': Build('c6d306b8752a37a6940ecb670af8117b10cdacd5c69479c421ad674451b6df52', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '29f3ee309fb698a17ef906ff1472489b82557593aa9b23d290be1e56aff49ad2'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4021,17 +4089,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
+                        'sm_90': Build('1d45266eaedba945f72a87fe631f825517c334ac4e2e3064e44ea142d3c3813d', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'e85cacfb1ca752c13eff943e93a94b179d07125526caa76603ac1e1e8041ae8a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4041,17 +4109,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
+                        'sm_90': Build('ba3fc4b62083cfd50074ff8bdae36040bb97e5007a9f267203fb3babb72317d8', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '68e023091c319c6d1307510942858b7f5dc5fb520396a966609b2fe2076cf485'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4061,20 +4129,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
+                        'sm_90': Build('5c5c0827192a05504e4e4f0f08aa6d5cd6589885349a9a943a11401981fcdbef', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '68b9f7c0e6d08de32f829b6296b6b8c765264e7f28228c98cfe3d50a673a2b61'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4083,20 +4151,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
+                        'sm_90': Build('9226580df3dc0828996432e3dd62518c7f6c927e280316dd459c14e93866cb72', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'b7f8141ffa59e2ebe83d237e4ee5401eff990b94b3e71331915d44a4ffa41bcb'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4105,20 +4173,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
+                        'sm_90': Build('c7a227f9e76c4f1ccc25528cdd1845d3955f65f3d1aee3105a5870b2487b96f7', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '13b8165c9f251dc98422c0e09f75edb124def78bf0f9383002e4f2ad317772f5'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4127,20 +4195,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
+                        'sm_90': Build('a9b5abeedf90c8e653084efab89b85aaa984f4ff67ba935d20ff57a354132ee2', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '3c2750667397baf69f7c9b29fe01aff001c31a28fd67379f1bfbd3d5ba468a36'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4149,10 +4217,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -4161,44 +4229,48 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.06051363945053412,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_4.sm_90-nvidia-h200.b21de619088c.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.016897177067141778,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_between.sm_90-nvidia-h200.a64301fea7ec.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.019874697194770752,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_free.sm_90-nvidia-h200.6daf0690355d.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.010748827406336092,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/copies_tail.sm_90-nvidia-h200.af33075c6f29.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.04739162669944963,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/nccl_4.sm_90-nvidia-h200.c6023c8ce703.20261130T055523Z.json',
                 ),
                 RecordLine(
@@ -4215,57 +4287,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.04378172458140883,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/serial_sm.sm_90-nvidia-h200.a9e570f7b2c1.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.12611602253511278,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_12_tail.sm_90-nvidia-h200.01d9bb0ed7c8.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.2249055484584881,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_16.sm_90-nvidia-h200.ed8bd039dadb.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.414122288049644,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_4.sm_90-nvidia-h200.19f47c57a1be.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.03704923918872316,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8.sm_90-nvidia-h200.a7d3aff97efd.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.038260816566314526,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m4096to8191-tp2/sm_8_tail.sm_90-nvidia-h200.dc2ac7891afa.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -4279,7 +4357,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('67b3e7c768a6ba5572ecec61de6a8bbb9b5a318d38fd0dd16d069037eb990d46'),
+                        'sm_90': Build('e2608708d818f2bec8867e7f670b2d1688cc9f0dbb5fdeda65149b90469c1a73'),
                     },
                     kernels={
                     },
@@ -4296,7 +4374,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '879453bf81523f4b7b101e5c7d9f15b1357bee2e5cfaf61fdfd04875f7b5c760'),
+                        'sm_90': Build('b214d51a9efe739b4656847fbed3fc2b9f70b5ca72da96681c2bac996bab5fb8', 'linear_all_reduce/linear_all_reduce_5120/serial_sm.cu', '8298b9a9c9730bc1c8e06998ecba72fe32939aa41a9df48a5a1d159181063a82'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4306,17 +4384,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261'),
+                        'sm_90': Build('c88fc0bf97f239b4ebdda55099e838276556a9963ec6b6f2aaa8cb9ce3cfb6c3'),
                     },
                     kernels={
                     },
@@ -4333,7 +4411,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', '5bd5bc58fd0c6ce4c4cae85f9dd1d9203d42f63b42b5908534fba71cd29c6779'),
+                        'sm_90': Build('1860699a4cd3184ba08f74de522670028fbee76c3290575236f0665bbae6633f', 'linear_all_reduce/linear_all_reduce_5120/sm_4.cu', 'ed56c5808c91a72eda645e8c71b35c71fb362e7da29472a716b860db9009bb70'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4343,17 +4421,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '5f4dc1f40d6f1eb366cfee6521a20a2f0e330ace87a98277383dda6bda9827fb'),
+                        'sm_90': Build('3fb4587849a7c1e2bf9ee18a1740833dc918a113f8ead23e88c760fcb5f1e004', 'linear_all_reduce/linear_all_reduce_5120/sm_8.cu', '1874ad16f4eec703ac359d1617954e622e82ce58206b7ddce4b8ff085ade95c7'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4363,17 +4441,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '6392f6dc9f18b3bc8236ef1fd3c301561e22384ed6fdd630967018de476ea9f9'),
+                        'sm_90': Build('c6d306b8752a37a6940ecb670af8117b10cdacd5c69479c421ad674451b6df52', 'linear_all_reduce/linear_all_reduce_5120/sm_16.cu', '29f3ee309fb698a17ef906ff1472489b82557593aa9b23d290be1e56aff49ad2'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4383,17 +4461,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', '6d82cb2f537af47550c811cb62e5d0b9073195f42fd6ce5a2b78c6d38f845075'),
+                        'sm_90': Build('1d45266eaedba945f72a87fe631f825517c334ac4e2e3064e44ea142d3c3813d', 'linear_all_reduce/linear_all_reduce_5120/sm_8_tail.cu', 'e85cacfb1ca752c13eff943e93a94b179d07125526caa76603ac1e1e8041ae8a'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4403,17 +4481,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '0b60709a7d80e71d3705281c87dd59d0cbefe9710fd2ae70ee4fb64a1b848b5c'),
+                        'sm_90': Build('ba3fc4b62083cfd50074ff8bdae36040bb97e5007a9f267203fb3babb72317d8', 'linear_all_reduce/linear_all_reduce_5120/sm_12_tail.cu', '68e023091c319c6d1307510942858b7f5dc5fb520396a966609b2fe2076cf485'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4423,20 +4501,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '98dc6956ded21e4e4c5cbb8a95a90393e08797784626cf3dada9819cc4e26160'),
+                        'sm_90': Build('5c5c0827192a05504e4e4f0f08aa6d5cd6589885349a9a943a11401981fcdbef', 'linear_all_reduce/linear_all_reduce_5120/copies_4.cu', '68b9f7c0e6d08de32f829b6296b6b8c765264e7f28228c98cfe3d50a673a2b61'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4445,20 +4523,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', '94ce0c298813bce8c357bfd1bfdab86b2f730637ac9643c9c4c81686c94de9e6'),
+                        'sm_90': Build('9226580df3dc0828996432e3dd62518c7f6c927e280316dd459c14e93866cb72', 'linear_all_reduce/linear_all_reduce_5120/copies_tail.cu', 'b7f8141ffa59e2ebe83d237e4ee5401eff990b94b3e71331915d44a4ffa41bcb'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4467,20 +4545,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '19c40b214a22b4a827aeebdd5c954776d6c788a26403cb8d6e09fe71d833683d'),
+                        'sm_90': Build('c7a227f9e76c4f1ccc25528cdd1845d3955f65f3d1aee3105a5870b2487b96f7', 'linear_all_reduce/linear_all_reduce_5120/copies_free.cu', '13b8165c9f251dc98422c0e09f75edb124def78bf0f9383002e4f2ad317772f5'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4489,20 +4567,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', 'd179c16b9b07fe3033e0dace495398dc811f7bc07c08c2fc1ec2278741cfa965'),
+                        'sm_90': Build('a9b5abeedf90c8e653084efab89b85aaa984f4ff67ba935d20ff57a354132ee2', 'linear_all_reduce/linear_all_reduce_5120/copies_between.cu', '3c2750667397baf69f7c9b29fe01aff001c31a28fd67379f1bfbd3d5ba468a36'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4511,10 +4589,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83892736, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 83903488, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -4523,44 +4601,48 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '94547dc6c624933cbfe7dac60c6c7ebf77fc9fbe78e7972342332bdd776b6986',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.084051421271367,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_4.sm_90-nvidia-h200.6aa0f6b5b277.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '69512ed6f0c88e6f3d1265cd325392f6adc818cbcd3cd198e6a5107f15ec248e',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.04768972572998764,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_between.sm_90-nvidia-h200.45a8f0103f3b.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '6d932d20b266f1c4a8548a949418003d12db5438fe83c7a6139d139d4f00e1e2',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.009705579520187912,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_free.sm_90-nvidia-h200.7745bb814f3c.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '7671059c55dd2d5fe638af6b7df6f233b35f6a4a3798ba202965e831754c6a0e',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.05297869464320393,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/copies_tail.sm_90-nvidia-h200.8b09367df880.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '6f26e51253c32e3e31e971d52aa93daf3bb4b190dbda71e72e26431433488261',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.032390898166260174,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/nccl_4.sm_90-nvidia-h200.49bfb8cc5428.20261130T055523Z.json',
                 ),
                 RecordLine(
@@ -4577,57 +4659,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '25761056a7f6154ff9335ef76d556150a51982db196c2578aaa0934156e18409',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.039414473141576534,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/serial_sm.sm_90-nvidia-h200.3a9ec5923ef1.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'e3f5d4c48bb2b83b6462f0241ed95a2b64ec133fb8be0b177d3f59decb34f7a0',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.12247680753749401,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_12_tail.sm_90-nvidia-h200.a543c62160e0.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'de880fd495be4815074f14a949a3eac2e900b065b723b03ec4cc11d333937d82',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.15596315586527454,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_16.sm_90-nvidia-h200.67687a22040b.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '37a083c73d025ce51dcfa607a8886230e66c7e88afe15508e9053118eaddf4e2',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.39176269230857574,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_4.sm_90-nvidia-h200.31cbe9e54a53.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '08b9c94a0b05cbf29581a35f653a8545b6e36bbc8ca23d723ed4f81334965068',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.07131051171066038,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8.sm_90-nvidia-h200.0de6a347bf74.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '62788755ae6c861153592951e8eaa4095163de7bbd7dbfa3db63e021be85b6d3',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.04558660780783075,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_5120/bf16-w5120-k12800-m8192to16384-tp2/sm_8_tail.sm_90-nvidia-h200.8ea141383176.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 83892736, 'size': 251665920, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 83903488, 'size': 251676672, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -4641,7 +4729,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700'),
+                        'sm_90': Build('a9e53e62875bd7551f0d91a349a3f5c5a969c71a0018958961ac0df0bcc922ca'),
                     },
                     kernels={
                     },
@@ -4658,7 +4746,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '2f7e9b80b7b00a086cc1e98c4f2a9673daa5831db5d89cbf5d01ac820ea134eb'),
+                        'sm_90': Build('634f65f6956c8d452fefd8a46296b80e7603a39ae043b2ff8270b33f5b2f051e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5f768431ef69315fa7302d2d920b213dd9fb09b764135bdd19be00d27d5d89ec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4668,10 +4756,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -4689,12 +4777,13 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.020408197973672992,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m1to1023-tp2/serial_sm.sm_90-nvidia-h200.29a2a32a8604.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 117457920, 'size': 352339968, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -4708,7 +4797,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700'),
+                        'sm_90': Build('a9e53e62875bd7551f0d91a349a3f5c5a969c71a0018958961ac0df0bcc922ca'),
                     },
                     kernels={
                     },
@@ -4725,7 +4814,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '2f7e9b80b7b00a086cc1e98c4f2a9673daa5831db5d89cbf5d01ac820ea134eb'),
+                        'sm_90': Build('634f65f6956c8d452fefd8a46296b80e7603a39ae043b2ff8270b33f5b2f051e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5f768431ef69315fa7302d2d920b213dd9fb09b764135bdd19be00d27d5d89ec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4735,10 +4824,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -4756,12 +4845,13 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.020197599538073763,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m1024to2047-tp2/serial_sm.sm_90-nvidia-h200.2c22080ea37b.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 117457920, 'size': 352339968, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -4775,7 +4865,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700'),
+                        'sm_90': Build('a9e53e62875bd7551f0d91a349a3f5c5a969c71a0018958961ac0df0bcc922ca'),
                     },
                     kernels={
                     },
@@ -4792,7 +4882,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '2f7e9b80b7b00a086cc1e98c4f2a9673daa5831db5d89cbf5d01ac820ea134eb'),
+                        'sm_90': Build('634f65f6956c8d452fefd8a46296b80e7603a39ae043b2ff8270b33f5b2f051e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5f768431ef69315fa7302d2d920b213dd9fb09b764135bdd19be00d27d5d89ec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4802,17 +4892,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49'),
+                        'sm_90': Build('68d95140b700e6f1fa295f2d12e003d5a969cec3f9868537de83b359c6c21427'),
                     },
                     kernels={
                     },
@@ -4829,7 +4919,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '715d8d5a2ff722055a59f8b634868cde781c2301ff0de8aba4e1c1ee9dc27086'),
+                        'sm_90': Build('dc0842d105fe30913050d119b6f2e16fd24fb1516314b3c158964ccb0dc62474', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '555b708ae1325f4e49e9162b00e74d223fffd277a911f40a60a0ebbf3027fbb6'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4839,17 +4929,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', '63ae1caedbddee077b57ff90d605698e08b67701b8a2587ebcd395b7b166fb6c'),
+                        'sm_90': Build('24ac665aa049242934c993667dde41d1656c4780596d591b2490292866877d11', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'a9786a400a5f52f0047cb765e10a98ec415278e7a1492f0a7f9ad3af2fcdd787'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4859,17 +4949,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '976c2035d682820fb49d777cee03be31f2b23e01ec6221438c0f45153e587808'),
+                        'sm_90': Build('8f31b933002d01bae43f70f67e1b4b1ff355aaa94adade36057da6ac5e0e4152', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', 'f33987db43da69e473287fd13d9fcb59878f520a0be16ed24818a724336e64e3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4879,17 +4969,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '62ed2d724d8ce1aed7ca34d2304a22781f27acf75be88a14ef95f9af944f1aee'),
+                        'sm_90': Build('aa0d699e29be9171ee1b36c7e614837848137807c8ac2f8b8f0ebbf1a466f419', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '90cb2a82b849f932b6a9b9a0115a30a2cf8409bdc583d4f8660ec6ba4a2b9e49'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4899,17 +4989,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', 'bb58de707710c9272aabab3d3bdca71962d0afa9d2f34d3ea4c088fb32ee0b8c'),
+                        'sm_90': Build('0f062a685e576385148414bd77b1dd34987b50d1d70cdce6dd2439afb076fcd4', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '7b3783e395b08ff169f72c700a0501360057ecdc7b494d3ef429da360ed6962d'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -4919,20 +5009,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', '282826684cd2a6c7524ffbf1802c52fc540fddf9cab383e7fdf5c083ca25bbad'),
+                        'sm_90': Build('ef545f5d171b3e91275c37f5d7160cffecb4f90c186eab2dc70404841a548992', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'e7acd9e39442a24e5cec9aaf8ba45668c6daf27933becd1176f9b80c822af3b4'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4941,20 +5031,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '53e6bdbee920970c776d6fcdeda7b9a11be666f8f2f99d7dce5e27c0d341d481'),
+                        'sm_90': Build('69b91184d894739c6ecbca0ee524c662ad109809c715db61713911b49cbbbe75', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '2f559893395b7283fd8b4b9ab61519eaaef335221b44ba2a557299883eaa4b8a'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4963,20 +5053,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'feb478c099beecf660a965703d4e9b9365aa9f24a92a031ed3e31538ccf37c0b'),
+                        'sm_90': Build('615432766f0d6352ef294ad84f303fcecc7f48eead67eeef42af3548442fc522', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', '397292a57e2d9026b9168a63b5ebc1e717532c193954e746ab3f92eeace12c37'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -4985,20 +5075,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '124b1761ce80f33d06f773d1f3c7bfed14c34af12f9490c0b661f33baef7436c'),
+                        'sm_90': Build('e167ebbc7cd42268c86122a897a8d700d010ed67bd25579bc0f7b20821641c17', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '7ebd4aeaef7bce6b9663f75974a67adc55a3bc0e544772b25c6163fc4a721d21'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5007,10 +5097,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -5019,44 +5109,48 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.09458039075859492,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_4.sm_90-nvidia-h200.76de895dc62d.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'd7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.06140843394035467,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_between.sm_90-nvidia-h200.71453445907a.20261130T084917Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.14530155064958694,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_free.sm_90-nvidia-h200.b8b3c663fe81.20261130T084917Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.1310828028022144,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/copies_tail.sm_90-nvidia-h200.2e3797eee417.20261130T084917Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.2399491985861617,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/nccl_4.sm_90-nvidia-h200.10540aacfc58.20261130T084916Z.json',
                 ),
                 RecordLine(
@@ -5073,57 +5167,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.02191162506909683,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/serial_sm.sm_90-nvidia-h200.8ec05cf676fe.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.2658603525768455,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_12_tail.sm_90-nvidia-h200.dccdcc671ee3.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.1771245063969744,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_16.sm_90-nvidia-h200.7b09f7ec3026.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.6017269820420001,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_4.sm_90-nvidia-h200.571f2f97cd40.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.0027443893749063974,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8.sm_90-nvidia-h200.248b8edf197d.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.010149045542130808,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m2048to4095-tp2/sm_8_tail.sm_90-nvidia-h200.ded54a7cd793.20261130T084916Z.json',
+                    compiler='12.9',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 117457920, 'size': 352339968, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -5137,7 +5237,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700'),
+                        'sm_90': Build('a9e53e62875bd7551f0d91a349a3f5c5a969c71a0018958961ac0df0bcc922ca'),
                     },
                     kernels={
                     },
@@ -5154,7 +5254,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '2f7e9b80b7b00a086cc1e98c4f2a9673daa5831db5d89cbf5d01ac820ea134eb'),
+                        'sm_90': Build('634f65f6956c8d452fefd8a46296b80e7603a39ae043b2ff8270b33f5b2f051e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5f768431ef69315fa7302d2d920b213dd9fb09b764135bdd19be00d27d5d89ec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5164,17 +5264,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49'),
+                        'sm_90': Build('68d95140b700e6f1fa295f2d12e003d5a969cec3f9868537de83b359c6c21427'),
                     },
                     kernels={
                     },
@@ -5191,7 +5291,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '715d8d5a2ff722055a59f8b634868cde781c2301ff0de8aba4e1c1ee9dc27086'),
+                        'sm_90': Build('dc0842d105fe30913050d119b6f2e16fd24fb1516314b3c158964ccb0dc62474', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '555b708ae1325f4e49e9162b00e74d223fffd277a911f40a60a0ebbf3027fbb6'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5201,17 +5301,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', '63ae1caedbddee077b57ff90d605698e08b67701b8a2587ebcd395b7b166fb6c'),
+                        'sm_90': Build('24ac665aa049242934c993667dde41d1656c4780596d591b2490292866877d11', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'a9786a400a5f52f0047cb765e10a98ec415278e7a1492f0a7f9ad3af2fcdd787'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5221,17 +5321,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '976c2035d682820fb49d777cee03be31f2b23e01ec6221438c0f45153e587808'),
+                        'sm_90': Build('8f31b933002d01bae43f70f67e1b4b1ff355aaa94adade36057da6ac5e0e4152', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', 'f33987db43da69e473287fd13d9fcb59878f520a0be16ed24818a724336e64e3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5241,17 +5341,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '62ed2d724d8ce1aed7ca34d2304a22781f27acf75be88a14ef95f9af944f1aee'),
+                        'sm_90': Build('aa0d699e29be9171ee1b36c7e614837848137807c8ac2f8b8f0ebbf1a466f419', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '90cb2a82b849f932b6a9b9a0115a30a2cf8409bdc583d4f8660ec6ba4a2b9e49'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5261,17 +5361,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', 'bb58de707710c9272aabab3d3bdca71962d0afa9d2f34d3ea4c088fb32ee0b8c'),
+                        'sm_90': Build('0f062a685e576385148414bd77b1dd34987b50d1d70cdce6dd2439afb076fcd4', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '7b3783e395b08ff169f72c700a0501360057ecdc7b494d3ef429da360ed6962d'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5281,20 +5381,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', '282826684cd2a6c7524ffbf1802c52fc540fddf9cab383e7fdf5c083ca25bbad'),
+                        'sm_90': Build('ef545f5d171b3e91275c37f5d7160cffecb4f90c186eab2dc70404841a548992', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'e7acd9e39442a24e5cec9aaf8ba45668c6daf27933becd1176f9b80c822af3b4'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5303,20 +5403,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '53e6bdbee920970c776d6fcdeda7b9a11be666f8f2f99d7dce5e27c0d341d481'),
+                        'sm_90': Build('69b91184d894739c6ecbca0ee524c662ad109809c715db61713911b49cbbbe75', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '2f559893395b7283fd8b4b9ab61519eaaef335221b44ba2a557299883eaa4b8a'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5325,20 +5425,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'feb478c099beecf660a965703d4e9b9365aa9f24a92a031ed3e31538ccf37c0b'),
+                        'sm_90': Build('615432766f0d6352ef294ad84f303fcecc7f48eead67eeef42af3548442fc522', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', '397292a57e2d9026b9168a63b5ebc1e717532c193954e746ab3f92eeace12c37'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5347,20 +5447,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '124b1761ce80f33d06f773d1f3c7bfed14c34af12f9490c0b661f33baef7436c'),
+                        'sm_90': Build('e167ebbc7cd42268c86122a897a8d700d010ed67bd25579bc0f7b20821641c17', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '7ebd4aeaef7bce6b9663f75974a67adc55a3bc0e544772b25c6163fc4a721d21'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5369,10 +5469,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -5381,44 +5481,48 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.010217921590476187,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_4.sm_90-nvidia-h200.9be6aa1a0035.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'd7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.02910921602050731,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_between.sm_90-nvidia-h200.a4e33ab0f5da.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.01782566635221483,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_free.sm_90-nvidia-h200.f2e9594108b5.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.014764253664188542,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/copies_tail.sm_90-nvidia-h200.5c2c298a939e.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.020846659239199705,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/nccl_4.sm_90-nvidia-h200.65b145576a69.20261130T055523Z.json',
                 ),
                 RecordLine(
@@ -5435,57 +5539,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.04337206693239937,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/serial_sm.sm_90-nvidia-h200.fbf4cc8443d4.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.0012288770719128816,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_12_tail.sm_90-nvidia-h200.adc40f0d82d7.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.1517388706819871,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_16.sm_90-nvidia-h200.fbea25da6895.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.06646107652022515,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_4.sm_90-nvidia-h200.f8f21eb96be4.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.005986664459344815,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8.sm_90-nvidia-h200.46b6bc4d1dc8.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.06701700984773284,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m4096to8191-tp2/sm_8_tail.sm_90-nvidia-h200.58a029680d9b.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 117457920, 'size': 352339968, 'on_request': 1},
         ),
         Workload(
             family='linear_all_reduce',
@@ -5499,7 +5609,7 @@ TABLE = Table(
                     route='serial',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('617219b8d506d9faa6fbe249ce9afcf06b290b22511d41beb5ecb86c700d1700'),
+                        'sm_90': Build('a9e53e62875bd7551f0d91a349a3f5c5a969c71a0018958961ac0df0bcc922ca'),
                     },
                     kernels={
                     },
@@ -5516,7 +5626,7 @@ TABLE = Table(
                     route='serial_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '2f7e9b80b7b00a086cc1e98c4f2a9673daa5831db5d89cbf5d01ac820ea134eb'),
+                        'sm_90': Build('634f65f6956c8d452fefd8a46296b80e7603a39ae043b2ff8270b33f5b2f051e', 'linear_all_reduce/linear_all_reduce_7168/serial_sm.cu', '5f768431ef69315fa7302d2d920b213dd9fb09b764135bdd19be00d27d5d89ec'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_serial_sm', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5526,17 +5636,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'loads_in_flight': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='nccl_4',
                     route='sliced_nccl',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49'),
+                        'sm_90': Build('68d95140b700e6f1fa295f2d12e003d5a969cec3f9868537de83b359c6c21427'),
                     },
                     kernels={
                     },
@@ -5553,7 +5663,7 @@ TABLE = Table(
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '715d8d5a2ff722055a59f8b634868cde781c2301ff0de8aba4e1c1ee9dc27086'),
+                        'sm_90': Build('dc0842d105fe30913050d119b6f2e16fd24fb1516314b3c158964ccb0dc62474', 'linear_all_reduce/linear_all_reduce_7168/sm_4.cu', '555b708ae1325f4e49e9162b00e74d223fffd277a911f40a60a0ebbf3027fbb6'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_4', grid=(4, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5563,17 +5673,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 4, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 4, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', '63ae1caedbddee077b57ff90d605698e08b67701b8a2587ebcd395b7b166fb6c'),
+                        'sm_90': Build('24ac665aa049242934c993667dde41d1656c4780596d591b2490292866877d11', 'linear_all_reduce/linear_all_reduce_7168/sm_8.cu', 'a9786a400a5f52f0047cb765e10a98ec415278e7a1492f0a7f9ad3af2fcdd787'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5583,17 +5693,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_16',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', '976c2035d682820fb49d777cee03be31f2b23e01ec6221438c0f45153e587808'),
+                        'sm_90': Build('8f31b933002d01bae43f70f67e1b4b1ff355aaa94adade36057da6ac5e0e4152', 'linear_all_reduce/linear_all_reduce_7168/sm_16.cu', 'f33987db43da69e473287fd13d9fcb59878f520a0be16ed24818a724336e64e3'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_16', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5603,17 +5713,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'loads_in_flight': 8, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 16, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_8_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '62ed2d724d8ce1aed7ca34d2304a22781f27acf75be88a14ef95f9af944f1aee'),
+                        'sm_90': Build('aa0d699e29be9171ee1b36c7e614837848137807c8ac2f8b8f0ebbf1a466f419', 'linear_all_reduce/linear_all_reduce_7168/sm_8_tail.cu', '90cb2a82b849f932b6a9b9a0115a30a2cf8409bdc583d4f8660ec6ba4a2b9e49'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_8_tail', grid=(8, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5623,17 +5733,17 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 8, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='sm_12_tail',
                     route='sliced_sm',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', 'bb58de707710c9272aabab3d3bdca71962d0afa9d2f34d3ea4c088fb32ee0b8c'),
+                        'sm_90': Build('0f062a685e576385148414bd77b1dd34987b50d1d70cdce6dd2439afb076fcd4', 'linear_all_reduce/linear_all_reduce_7168/sm_12_tail.cu', '7b3783e395b08ff169f72c700a0501360057ecdc7b494d3ef429da360ed6962d'),
                     },
                     kernels={
                         'reduce': Kernel(symbol='linear_all_reduce_reduce_sm_12_tail', grid=(12, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'result', 'begin_at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
@@ -5643,20 +5753,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 12, 'threads': 512, 'loads_in_flight': 8, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 12, 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_4',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', '282826684cd2a6c7524ffbf1802c52fc540fddf9cab383e7fdf5c083ca25bbad'),
+                        'sm_90': Build('ef545f5d171b3e91275c37f5d7160cffecb4f90c186eab2dc70404841a548992', 'linear_all_reduce/linear_all_reduce_7168/copies_4.cu', 'e7acd9e39442a24e5cec9aaf8ba45668c6daf27933becd1176f9b80c822af3b4'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_4', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_4', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5665,20 +5775,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [1, 1, 1, 1], 'align': 1, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_tail',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '53e6bdbee920970c776d6fcdeda7b9a11be666f8f2f99d7dce5e27c0d341d481'),
+                        'sm_90': Build('69b91184d894739c6ecbca0ee524c662ad109809c715db61713911b49cbbbe75', 'linear_all_reduce/linear_all_reduce_7168/copies_tail.cu', '2f559893395b7283fd8b4b9ab61519eaaef335221b44ba2a557299883eaa4b8a'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_tail', grid=(64, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_tail', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5687,20 +5797,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 64, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_free',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', 'feb478c099beecf660a965703d4e9b9365aa9f24a92a031ed3e31538ccf37c0b'),
+                        'sm_90': Build('615432766f0d6352ef294ad84f303fcecc7f48eead67eeef42af3548442fc522', 'linear_all_reduce/linear_all_reduce_7168/copies_free.cu', '397292a57e2d9026b9168a63b5ebc1e717532c193954e746ab3f92eeace12c37'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_free', grid=(16, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_free', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5709,20 +5819,20 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 16, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 8, 'stages': 2, 'additions': 'side', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
                 Candidate(
                     name='copies_between',
                     route='sliced_copy_engine',
                     contract='tolerance',
                     builds={
-                        'sm_90': Build('d7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '124b1761ce80f33d06f773d1f3c7bfed14c34af12f9490c0b661f33baef7436c'),
+                        'sm_90': Build('e167ebbc7cd42268c86122a897a8d700d010ed67bd25579bc0f7b20821641c17', 'linear_all_reduce/linear_all_reduce_7168/copies_between.cu', '7ebd4aeaef7bce6b9663f75974a67adc55a3bc0e544772b25c6163fc4a721d21'),
                     },
                     kernels={
-                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'rank_base', 'timeout_ns'), resident=True),
+                        'meet': Kernel(symbol='linear_all_reduce_meet_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'at', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                         'add': Kernel(symbol='linear_all_reduce_add_copies_between', grid=(256, 1, 1), block=(512, 1, 1), args=('channels', 'at', 'fetched', 'stride', 'result', 'begin_at', 'numel', 'rank_base')),
                         'close': Kernel(symbol='linear_all_reduce_close_copies_between', grid=(1, 1, 1), block=(32, 1, 1), args=('channels', 'result', 'numel', 'rank_base', 'timeout_ns'), resident=True),
                     },
@@ -5731,10 +5841,10 @@ TABLE = Table(
                     },
                     scratch={
                     },
-                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117447168, 'channel_rows': 16384},
+                    options={'gemm': 'torch', 'ctas': 256, 'threads': 512, 'slices': [4, 4, 3, 1], 'align': 128, 'min_m': 2048, 'free_sms': 0, 'stages': 2, 'additions': 'main', 'partials_at': 117457920, 'channel_rows': 16384},
                     arguments={'channels': 'pointers[2]', 'numel': 'uint32', 'rank_base': 'uint32', 'at': 'uint64', 'begin_at': 'uint64', 'stride': 'uint64', 'timeout_ns': 'uint64'},
                     tolerance={'relative_l2': 0.004},
-                    capabilities=('linear_all_reduce_layout_1',),
+                    capabilities=('linear_all_reduce_layout_2',),
                 ),
             ),
             records=(
@@ -5743,44 +5853,48 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a3af880bc13cb5bcc05dad96f9b2ec8c6773cd9cd75b32eb5a7efbb6e80c983',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.024761859891291538,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_4.sm_90-nvidia-h200.4015c051153d.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_between',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'd7b34e8edc23c3fd58d2c69b8e7aa512ac7ae04d2a8e3ea2317c4f71955abadf',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.09285807155437675,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_between.sm_90-nvidia-h200.ad28b928fbed.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_free',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '0b73bf8e7083c2029cd385a71e8b7c8ef6a1a6dc55c057bf894738ccdc436482',
                     exact=True,
-                    verdict='no_difference',
-                    gain=0.019233644576111653,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_free.sm_90-nvidia-h200.32acaca0b16e.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'copies_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '75a8197f87b0d4f090e43510b26da90710fcc64e90369e7465f5f6ebf7845991',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.052130474593855114,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/copies_tail.sm_90-nvidia-h200.c06d010a6dd0.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'nccl_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '3a1af8d8656aaf3d857816c3b7a8e8df59ed24290e0b4e72920271d5032ccf49',
                     exact=True,
-                    verdict='no_difference',
-                    gain=-0.0035829264179219056,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/nccl_4.sm_90-nvidia-h200.24f5c5a2586e.20261130T055523Z.json',
                 ),
                 RecordLine(
@@ -5797,57 +5911,63 @@ TABLE = Table(
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '1a4f1506819181376938e4d47286607ddc754e604635dbbd4d7bde7df81c5b06',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.028486873858227568,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/serial_sm.sm_90-nvidia-h200.8ca26deea4ac.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_12_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '874a990ff65eb9e5adfee9a34355a2095237d9f430007f4d726fc27b0769a4fb',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.03741572655222458,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_12_tail.sm_90-nvidia-h200.cee0805734da.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_16',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'c4e8a982adeaa97ed9fe505ea6df370adcb23d6323469de2f7f3b78e67284951',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.14422308831137043,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_16.sm_90-nvidia-h200.fc1050ea0f10.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_4',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '8b09bdda69fd850f8bc33a1e4ea8cb392bf644b3de2699c0553084d3de7bf5cb',
                     exact=True,
-                    verdict='rejected',
-                    gain=-0.26616843806814483,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_4.sm_90-nvidia-h200.304e09a73dff.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     '98ca61f238f2d461a3e9fada13955d6ac282ec66fbcff2108f5c6ec8b5371ca5',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.04568985691282457,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8.sm_90-nvidia-h200.2aa279d932c7.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'sm_8_tail',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
                     'c12b5b7764273a76fad19eb7e4923e17c6a02b178b2a77d0742bfaadb8429709',
                     exact=True,
-                    verdict='admitted',
-                    gain=0.0707415714734807,
+                    verdict='invalid',
+                    gain=None,
                     source='linear_all_reduce_7168/bf16-w7168-k9216-m8192to16384-tp2/sm_8_tail.sm_90-nvidia-h200.58f935b2c177.20261130T055523Z.json',
+                    compiler='12.9',
                 ),
             ),
-            channel={'epochs': 0, 'tickets': 1024, 'record': 2048, 'flags': 2304, 'scratch': 6400, 'partials': 117447168, 'size': 352329216, 'on_request': 1},
+            channel={'ticket': 0, 'departures': 256, 'record': 512, 'flags': 768, 'scratch': 17152, 'partials': 117457920, 'size': 352339968, 'on_request': 1},
         ),
         Workload(
             family='hyper_connection',
@@ -5991,6 +6111,8 @@ TABLE = Table(
                     verdict='rejected',
                     gain=-0.059448718547440604,
                     source='qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90-nvidia-h200.240c87aa6a70.20261130T090119Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'replicated',
@@ -6000,6 +6122,7 @@ TABLE = Table(
                     verdict='no_difference',
                     gain=0.0,
                     source='qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90-nvidia-h200.4ddbbe39161e.20261130T090114Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'tensor_core',
@@ -6009,6 +6132,8 @@ TABLE = Table(
                     verdict='admitted',
                     gain=0.02494900512347875,
                     source='qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90-nvidia-h200.27934ad463fb.20261130T090122Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
                     distances={'x': (8.986927274064174e-06, 1.237317622181666e-05), 'block_input': (0.00017236923174062283, 0.000321207082809086), 'injection_out': (8.369995917810717e-05, 0.0004488116399744087), 'y': (1.784382856799071e-05, None), 'lora': (0.00015880870469684165, None)},
                 ),
                 RecordLine(
@@ -6019,6 +6144,8 @@ TABLE = Table(
                     verdict='rejected',
                     gain=-0.045839699697636016,
                     source='qwen38_flash_n16/fp16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90-nvidia-h200.22576abea7f0.20261130T090117Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
         ),
@@ -6164,6 +6291,8 @@ TABLE = Table(
                     verdict='rejected',
                     gain=-0.04093227332121585,
                     source='qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/four_rows.sm_90-nvidia-h200.d070e680f235.20261130T090143Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'replicated',
@@ -6173,6 +6302,7 @@ TABLE = Table(
                     verdict='no_difference',
                     gain=0.0,
                     source='qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/replicated.sm_90-nvidia-h200.b80a5e10c60e.20261130T090139Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'tensor_core',
@@ -6182,6 +6312,8 @@ TABLE = Table(
                     verdict='admitted',
                     gain=0.0638793643493013,
                     source='qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/tensor_core.sm_90-nvidia-h200.eb2248106b2e.20261130T090147Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
                     distances={'x': (1.7784960600366223e-05, 1.811444594946958e-05), 'block_input': (0.0014030577946077386, 0.0025966715862643652), 'injection_out': (0.0006008488725887159, 0.005002606692462855), 'y': (7.676951240491979e-05, None), 'lora': (0.0009138022711436733, None)},
                 ),
                 RecordLine(
@@ -6192,6 +6324,8 @@ TABLE = Table(
                     verdict='rejected',
                     gain=-0.01940304820432437,
                     source='qwen38_flash_n16/bf16-hc4-h2560-n2to16-r320-tp1/two_rows.sm_90-nvidia-h200.c5799e1cf4a1.20261130T090141Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
         ),
@@ -6493,6 +6627,7 @@ TABLE = Table(
                     verdict='no_difference',
                     gain=0.0,
                     source='qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90-nvidia-h200.5fd3adc7d068.20261130T090215Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'tensor_core',
@@ -6502,6 +6637,8 @@ TABLE = Table(
                     verdict='admitted',
                     gain=0.5182679948698459,
                     source='qwen38_flash_n64/fp16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90-nvidia-h200.3050adf8cade.20261130T090217Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
                     distances={'x': (4.9467218834121835e-06, 6.54973971516998e-06), 'block_input': (0.00013013612932506445, 0.00029943167191172267), 'injection_out': (6.941742489652213e-05, 0.00029152582104678134), 'y': (9.563947622897667e-06, None), 'lora': (7.595320830343378e-05, None)},
                 ),
             ),
@@ -6588,6 +6725,7 @@ TABLE = Table(
                     verdict='no_difference',
                     gain=0.0,
                     source='qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/replicated.sm_90-nvidia-h200.f647aa498431.20261130T090225Z.json',
+                    compiler='12.9',
                 ),
                 RecordLine(
                     'tensor_core',
@@ -6597,6 +6735,8 @@ TABLE = Table(
                     verdict='admitted',
                     gain=0.5825720241832277,
                     source='qwen38_flash_n64/bf16-hc4-h2560-n17to64-r320-tp1/tensor_core.sm_90-nvidia-h200.1841bb0915ec.20261130T090226Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
                     distances={'x': (1.417954569439474e-05, 1.439890086701273e-05), 'block_input': (0.0006909659907356292, 0.002564451980673907), 'injection_out': (0.0005803740116751302, 0.00320702761165938), 'y': (2.9937486476653057e-05, None), 'lora': (0.0004725743484384412, None)},
                 ),
             ),
@@ -6787,7 +6927,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('5bd2c56e8a9dfcdc0a25d4a8b9782352361bb6b5c5739fbe47844c2a20f1c5b4', 'hyper_connection/qwen38_flash_tp1/one_kernel.fp16.cu', '953cb876af344db1c6d03a2d1286332f2c7c2febe2a773c2417a6bebaff40c42'),
+                        'sm_90': Build('a8a58a06848ac2e3605ba447b1b5d0d8bbb76af79890d996e03a3dee0e04d90d', 'hyper_connection/qwen38_flash_tp1/one_kernel.fp16.cu', 'e6e05329c49f0edc8018f8df0d43acccdceea84989d64ecc59f63d948c6c1920'),
                     },
                     kernels={
                         'boundary': Kernel(symbol='hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -6881,17 +7021,42 @@ TABLE = Table(
                     'c88f16d55ae422fc8829135f75d6a8a62caf36946d6bad082396ea0a0df9b390',
                     exact=True,
                     verdict='admitted',
+                    gain=0.03545568858556569,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90-nvidia-h200.afa88ff49fb2.20261129T230943Z.json',
+                    compiler='13.0',
+                    basis='one block; measured before blocks were taken anew',
+                ),
+                RecordLine(
+                    'early_norm',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    'c88f16d55ae422fc8829135f75d6a8a62caf36946d6bad082396ea0a0df9b390',
+                    exact=True,
+                    verdict='admitted',
                     gain=0.03360246387437471,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/early_norm.sm_90-nvidia-h200.4b32e72e9f65.20261130T053931Z.json',
+                    compiler='12.9',
+                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'one_kernel',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    '5bd2c56e8a9dfcdc0a25d4a8b9782352361bb6b5c5739fbe47844c2a20f1c5b4',
+                    'a8a58a06848ac2e3605ba447b1b5d0d8bbb76af79890d996e03a3dee0e04d90d',
                     exact=True,
                     verdict='admitted',
-                    gain=0.6331401345062874,
-                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90-nvidia-h200.27fa0e60818c.20261130T091446Z.json',
+                    gain=0.6312213496629999,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90-nvidia-h200.e6e05329c49f.20261201T035438Z.json',
+                    compiler='12.9',
+                ),
+                RecordLine(
+                    'persistent',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '28dfb0aaecbef15b583ed516e128121eee93cdb2055fa29435b0b7090fb62161',
+                    exact=True,
+                    verdict='rejected',
+                    gain=-0.7629522503847559,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90-nvidia-h200.102c0befcf6a.20261129T230942Z.json',
+                    compiler='13.0',
+                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'persistent',
@@ -6901,6 +7066,8 @@ TABLE = Table(
                     verdict='rejected',
                     gain=-0.7600635442719654,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/persistent.sm_90-nvidia-h200.a044bf49ae30.20261130T053929Z.json',
+                    compiler='12.9',
+                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'replicated',
@@ -6909,7 +7076,29 @@ TABLE = Table(
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
-                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90-nvidia-h200.7cbfebce0cd7.20261130T091444Z.json',
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90-nvidia-h200.c22a9ac71713.20261129T230938Z.json',
+                    compiler='13.0',
+                ),
+                RecordLine(
+                    'replicated',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '4267dcb6b6cb5a40b67aa6f052ded6a0ff6c2723a0516358eafe66e36fe59c26',
+                    exact=True,
+                    verdict='no_difference',
+                    gain=0.0,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/replicated.sm_90-nvidia-h200.7e85046e879a.20261201T035416Z.json',
+                    compiler='12.9',
+                ),
+                RecordLine(
+                    'small_ctas',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '5ede3d5934476b10664e42f7eb67c90637fbf28f36c959d2f5aea6883314ae5a',
+                    exact=True,
+                    verdict='rejected',
+                    gain=-0.03584913921282862,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90-nvidia-h200.6b2022345378.20261129T230945Z.json',
+                    compiler='13.0',
+                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'small_ctas',
@@ -6919,6 +7108,19 @@ TABLE = Table(
                     verdict='rejected',
                     gain=-0.03861549282906873,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90-nvidia-h200.4606355a7859.20261130T053932Z.json',
+                    compiler='12.9',
+                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
+                ),
+                RecordLine(
+                    'staged_up',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '449a3768513ce273f2ddee3a615fa63056c851a5f6f6cee827feb3d9786c00c9',
+                    exact=True,
+                    verdict='admitted',
+                    gain=0.07980715845843467,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90-nvidia-h200.4fcf3ac5a80f.20261129T230947Z.json',
+                    compiler='13.0',
+                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'staged_up',
@@ -6928,6 +7130,8 @@ TABLE = Table(
                     verdict='admitted',
                     gain=0.07728533887518962,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/staged_up.sm_90-nvidia-h200.e02c0735ddc2.20261130T053934Z.json',
+                    compiler='12.9',
+                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'tensor_core',
@@ -6937,6 +7141,8 @@ TABLE = Table(
                     verdict='rejected',
                     gain=-0.10354371191352096,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90-nvidia-h200.13d0eea72ee8.20261130T053942Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
                     distances={'x': (1.1771806001279771e-05, 1.1771806001279771e-05), 'block_input': (0.00018554962750850246, 0.00015220327835208133), 'injection_out': (0.0, 0.0), 'y': (1.3536620169382119e-05, None), 'lora': (0.00010545396627275599, None)},
                 ),
                 RecordLine(
@@ -6945,8 +7151,31 @@ TABLE = Table(
                     'b4a15005f031fcee4e70db62d5edfd0763d14571edbde84ca38106ac5a304375',
                     exact=True,
                     verdict='admitted',
-                    gain=0.5517581092354743,
-                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90-nvidia-h200.8d3f6f8c0a2c.20261130T091447Z.json',
+                    gain=0.5484022527488663,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90-nvidia-h200.8d3f6f8c0a2c.20261130T053939Z.json',
+                    compiler='13.0',
+                    basis='one block; measured before blocks were taken anew',
+                ),
+                RecordLine(
+                    'two_kernels',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    'b4a15005f031fcee4e70db62d5edfd0763d14571edbde84ca38106ac5a304375',
+                    exact=True,
+                    verdict='admitted',
+                    gain=0.54939918399,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90-nvidia-h200.dc63661ac960.20261201T035430Z.json',
+                    compiler='12.9',
+                ),
+                RecordLine(
+                    'wide_rows',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    'bfb4dcfff78ef9a231453ad19f4ff2adc523edf6ded9570b33d0d5320081ceff',
+                    exact=True,
+                    verdict='rejected',
+                    gain=-0.09414374145883286,
+                    source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90-nvidia-h200.12c3c4713218.20261129T230940Z.json',
+                    compiler='13.0',
+                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'wide_rows',
@@ -6956,6 +7185,8 @@ TABLE = Table(
                     verdict='rejected',
                     gain=-0.09317317641876155,
                     source='qwen38_flash_tp1/fp16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90-nvidia-h200.bff6a2047848.20261130T053927Z.json',
+                    compiler='12.9',
+                    basis='2 blocks of 2 runs; measured before blocks were taken anew',
                 ),
             ),
         ),
@@ -7145,7 +7376,7 @@ TABLE = Table(
                     route='one_kernel',
                     contract='exact',
                     builds={
-                        'sm_90': Build('f17e353f47b8519d568dcbd502a76aa036022f84e2d9a66794792ea2e062eb13', 'hyper_connection/qwen38_flash_tp1/one_kernel.bf16.cu', '1af6a96e442f604db3d20a5c0ed0cc2cef89b23f44a542b10ee6a17787a2e853'),
+                        'sm_90': Build('ad9daaec3068fbf476f7920968a190b26ed9fe6e917cc0314406ff81fc5c7f26', 'hyper_connection/qwen38_flash_tp1/one_kernel.bf16.cu', '06ad16ded77d77a315980fe9387ddec2b3e15b422c1d6a943873d26c8b259934'),
                     },
                     kernels={
                         'boundary': Kernel(symbol='hyper_connection_boundary_one_kernel', grid=(132, 1, 1), block=(384, 1, 1), args=('residual', 'block', 'injection', 'norm_weight', 'down_weight', 'up_weight', 'x', 'block_input', 'injection_out', 'exchange', 'generations', 'record', 'timeout_ns'), shared_bytes=107520, programmatic=True, resident=True),
@@ -7239,17 +7470,42 @@ TABLE = Table(
                     'edaa123baebb02cd41c7085d8e11e50955dd5f904c7b8effbc37e9270f16605f',
                     exact=True,
                     verdict='admitted',
+                    gain=0.027870086390322735,
+                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90-nvidia-h200.f48392b035d9.20261129T230959Z.json',
+                    compiler='13.0',
+                    basis='one block; measured before blocks were taken anew',
+                ),
+                RecordLine(
+                    'early_norm',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    'edaa123baebb02cd41c7085d8e11e50955dd5f904c7b8effbc37e9270f16605f',
+                    exact=True,
+                    verdict='admitted',
                     gain=0.030704124934921806,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/early_norm.sm_90-nvidia-h200.4d676056c79f.20261130T000925Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'one_kernel',
                     DeviceKind('sm_90', 132, 'NVIDIA H200'),
-                    'f17e353f47b8519d568dcbd502a76aa036022f84e2d9a66794792ea2e062eb13',
+                    'ad9daaec3068fbf476f7920968a190b26ed9fe6e917cc0314406ff81fc5c7f26',
                     exact=True,
                     verdict='admitted',
-                    gain=0.6181069981914195,
-                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90-nvidia-h200.216c3b6ce009.20261130T091505Z.json',
+                    gain=0.616055378983,
+                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/one_kernel.sm_90-nvidia-h200.06ad16ded77d.20261201T035523Z.json',
+                    compiler='12.9',
+                ),
+                RecordLine(
+                    'persistent',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '6051dc7b4bb77cb24eb43416d81f19f596a5ee8582493f48bf77a9c0dbbd6e17',
+                    exact=True,
+                    verdict='rejected',
+                    gain=-0.7185864730768903,
+                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90-nvidia-h200.62ec10bf9c62.20261129T230957Z.json',
+                    compiler='13.0',
+                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'persistent',
@@ -7259,6 +7515,8 @@ TABLE = Table(
                     verdict='rejected',
                     gain=-0.7137608759052023,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/persistent.sm_90-nvidia-h200.360d4a6594bd.20261130T000923Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'replicated',
@@ -7267,7 +7525,29 @@ TABLE = Table(
                     exact=True,
                     verdict='no_difference',
                     gain=0.0,
-                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90-nvidia-h200.bd07ea584666.20261130T091503Z.json',
+                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90-nvidia-h200.675bb71240a9.20261129T230954Z.json',
+                    compiler='13.0',
+                ),
+                RecordLine(
+                    'replicated',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    'a521029ac5cd514d51135850edfb3a438f044560db34b08527ecf747825bd2e1',
+                    exact=True,
+                    verdict='no_difference',
+                    gain=0.0,
+                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/replicated.sm_90-nvidia-h200.89872140e892.20261201T035457Z.json',
+                    compiler='12.9',
+                ),
+                RecordLine(
+                    'small_ctas',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '563db9a061f2bcc902aaacdd3532439698cad5efed92469ef2376fe4d4b1c347',
+                    exact=True,
+                    verdict='rejected',
+                    gain=-0.04206443182116626,
+                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90-nvidia-h200.d2822aa61dcb.20261129T231000Z.json',
+                    compiler='13.0',
+                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'small_ctas',
@@ -7277,6 +7557,19 @@ TABLE = Table(
                     verdict='rejected',
                     gain=-0.03923428283227737,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/small_ctas.sm_90-nvidia-h200.80768ac1f33f.20261130T000927Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
+                ),
+                RecordLine(
+                    'staged_up',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '0670668ee7fe6afb1d273b7df3bd92dd2faa30984f2ac2010c61f9014e66a1d8',
+                    exact=True,
+                    verdict='admitted',
+                    gain=0.06759284506511387,
+                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90-nvidia-h200.4e2ac226c0ad.20261129T231002Z.json',
+                    compiler='13.0',
+                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'staged_up',
@@ -7286,6 +7579,8 @@ TABLE = Table(
                     verdict='admitted',
                     gain=0.07156132381155944,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/staged_up.sm_90-nvidia-h200.b871fb0ebeed.20261130T000929Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'tensor_core',
@@ -7295,6 +7590,8 @@ TABLE = Table(
                     verdict='rejected',
                     gain=-0.10184153360818615,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/tensor_core.sm_90-nvidia-h200.7954bf6575c1.20261130T054109Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
                     distances={'x': (1.8392429626952002e-07, 4.8474884456098064e-08), 'block_input': (0.0004756061227047006, 1.6820021708955222e-05), 'injection_out': (0.0, 0.0), 'y': (1.9096072251709503e-05, None), 'lora': (0.00014575426374052798, None)},
                 ),
                 RecordLine(
@@ -7303,8 +7600,31 @@ TABLE = Table(
                     'f7201a20239bbbfd6cc50db5e2b95854f06ba63c75a3be11d112be19ace9ba78',
                     exact=True,
                     verdict='admitted',
-                    gain=0.5200720339064628,
-                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90-nvidia-h200.511d2ee9bfb3.20261130T091506Z.json',
+                    gain=0.5197486076304303,
+                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90-nvidia-h200.511d2ee9bfb3.20261130T054107Z.json',
+                    compiler='13.0',
+                    basis='one block; measured before blocks were taken anew',
+                ),
+                RecordLine(
+                    'two_kernels',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    'f7201a20239bbbfd6cc50db5e2b95854f06ba63c75a3be11d112be19ace9ba78',
+                    exact=True,
+                    verdict='admitted',
+                    gain=0.517157447227,
+                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/two_kernels.sm_90-nvidia-h200.1690108dcebb.20261201T035512Z.json',
+                    compiler='12.9',
+                ),
+                RecordLine(
+                    'wide_rows',
+                    DeviceKind('sm_90', 132, 'NVIDIA H200'),
+                    '283361340713a1edf46f19d4c3f465bf783f5a99e924f14c6a15cb77a97e2ec5',
+                    exact=True,
+                    verdict='rejected',
+                    gain=-0.12372208349497149,
+                    source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90-nvidia-h200.10dde4bad6d2.20261129T230955Z.json',
+                    compiler='13.0',
+                    basis='one block; measured before blocks were taken anew',
                 ),
                 RecordLine(
                     'wide_rows',
@@ -7314,6 +7634,8 @@ TABLE = Table(
                     verdict='rejected',
                     gain=-0.12125218748631372,
                     source='qwen38_flash_tp1/bf16-hc4-h2560-n1-r320-tp1/wide_rows.sm_90-nvidia-h200.9140e2631ed5.20261130T000921Z.json',
+                    compiler='12.9',
+                    basis='one block; measured before blocks were taken anew',
                 ),
             ),
         ),

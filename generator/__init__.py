@@ -10,7 +10,7 @@ from .build import (
 )
 from .environment import TemplateBroken
 from .generate import Generation, check_generation, ledger_folder, plan_generation, write_generation
-from .lowering import Lowering, NotGenerated, ScheduleError, TreeShape
+from .lowering import Lowering, NotGenerated, ScheduleError
 
 __all__ = [
     "BuildReport",
@@ -21,7 +21,6 @@ __all__ = [
     "ScheduleError",
     "SchedulerMissing",
     "TemplateBroken",
-    "TreeShape",
     "builds",
     "check_generation",
     "compile_builds",

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..specs import CandidateSpec, TreeSpec, WorkloadSpec
-from ..table import OVERLAP, CtaRecord, FamilyEntry, Launch
+from ..specs import CandidateSpec, WorkloadSpec
+from ..table import DISAGREEMENT, OVERLAP, CtaRecord, FamilyEntry, Launch
 
 
 class NotGenerated(Exception):
@@ -54,7 +54,7 @@ class LoweringModule(Protocol):
     - `ROUTES: tuple[str, ...]`: the routes that thresholds choose between, in the order in which they serve growing
       values of the interval.
     - `WAITS: Mapping[int, str]`: what a rank may wait for, by the number that kernels put into the channel's error
-      record: `a packet`. The number `table.OVERLAP` is taken.
+      record: `a packet`. `table.OVERLAP` and `table.DISAGREEMENT` are taken.
     - `CTA_RECORD: CtaRecord`: what CTAs that waited for each other in vain leave in the state `record`.
     - `FUNCTIONS: Mapping[str, str]`: more functions of the dispatch module, by the op's methods.
 
@@ -81,10 +81,11 @@ def family_entry(name: str, module: object, lowerings: Iterable[Lowering]) -> Fa
         ScheduleError: a wait has the number of an overlap.
     """
     waits: Mapping[int, str] = getattr(module, "WAITS", {})
-    if OVERLAP in waits:
+    taken = {OVERLAP: "two calls met on the channel", DISAGREEMENT: "a peer has made another call"}
+    for number in taken.keys() & waits.keys():
         raise ScheduleError(
-            f'family {name} calls wait {OVERLAP} "{waits[OVERLAP]}", but in an error record this number says that '
-            "two calls met on the channel; take another number"
+            f'family {name} calls wait {number} "{waits[number]}", but in an error record this number says that '
+            f"{taken[number]}; take another number"
         )
     return FamilyEntry(
         name,
@@ -94,46 +95,3 @@ def family_entry(name: str, module: object, lowerings: Iterable[Lowering]) -> Fa
         waits=waits,
         cta_record=getattr(module, "CTA_RECORD", CtaRecord()),
     )
-
-
-@dataclass(frozen=True)
-class TreeShape:
-    """A reduction tree applied to a length: the numbers a kernel needs (docs/numerics.md#reduction-trees)."""
-
-    segments: int
-    lanes: int
-    chunk: int
-    group: int
-    """Lanes of one butterfly."""
-    groups: int
-    """Butterflies of a segment, whose results are added in order."""
-    segment: int
-    """Elements of a segment."""
-    chunks: int
-    """Chunks of a segment."""
-    steps: int
-    """Rounds in which the lanes take one chunk each."""
-    idle_lanes: bool
-    """In the last step some lanes have no chunk."""
-    load_bytes: int
-    """Widest word that divides a chunk, at most 16 bytes."""
-
-    @classmethod
-    def of(cls, tree: TreeSpec, length: int, element_bytes: int = 2) -> TreeShape:
-        """Apply `tree` to rows of `length` elements; the spec has checked that it divides them."""
-        segment = length // tree.segments
-        chunks = segment // tree.chunk
-        group = min(tree.lanes, 32)
-        chunk_bytes = tree.chunk * element_bytes
-        return cls(
-            segments=tree.segments,
-            lanes=tree.lanes,
-            chunk=tree.chunk,
-            group=group,
-            groups=tree.lanes // group,
-            segment=segment,
-            chunks=chunks,
-            steps=-(-chunks // tree.lanes),
-            idle_lanes=chunks % tree.lanes != 0,
-            load_bytes=min(16, chunk_bytes & -chunk_bytes),
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..ledger import Record, RecordFile, newest, staleness
+from ..ledger import Pooled, Record, RecordFile, pooled, staleness, unconfirmed_in, winners
 from ..ledger.stale import Sources
 from ..table import Verdict
 from .sources import GeneratedWorkload
@@ -13,11 +13,15 @@ from .sources import GeneratedWorkload
 
 @dataclass(frozen=True)
 class TableRecord:
-    """A record as dispatch sees it."""
+    """A record as dispatch sees it: the verdict of all runs of its source."""
 
     file: RecordFile
     verdict: Verdict
     gain: float | None
+    basis: str
+    """What the verdict rests on where it isn't settled, in words."""
+    unconfirmed: str
+    """The candidate that it isn't confirmed against, which stays in front; empty where there is none."""
 
     @property
     def distances(self) -> dict[str, tuple[float, float | None]]:
@@ -42,7 +46,7 @@ def current_sources(workloads: Iterable[GeneratedWorkload]) -> dict[tuple[str, s
 def table_records(
     entry: GeneratedWorkload, files: Sequence[RecordFile], current: Sources
 ) -> list[TableRecord]:
-    """Give the records of a workload that its dispatch goes by (`ledger.newest`), by file name.
+    """Give the records of a workload that its dispatch goes by (`ledger.pooled`), by candidate, the newest last.
 
     Of code that failed exactness anywhere only the failures enter.
 
@@ -56,15 +60,24 @@ def table_records(
         if (file.record.family, file.record.spec, file.record.workload)
         == (entry.family.name, entry.spec, entry.workload.label())
     ]
-    return [_table_record(entry, file, current) for file in newest(mine, current)]
+    own = {key: code for key, code in current.items() if key[:2] == (entry.spec, entry.workload.label())}
+    found = winners(mine, own)
+    lines = [_table_record(entry, one, current, unconfirmed_in(found, one)) for one in pooled(mine, current)]
+    return sorted(lines, key=_order)
 
 
-def _table_record(entry: GeneratedWorkload, file: RecordFile, current: Sources) -> TableRecord:
-    record = file.record
+def _order(line: TableRecord) -> tuple[str, tuple[int, int], str, str]:
+    record = line.file.record
+    return record.candidate, record.span or (0, 0), record.measured_at, line.file.name
+
+
+def _table_record(entry: GeneratedWorkload, found: Pooled, current: Sources, unconfirmed: str) -> TableRecord:
+    file, record = found.file, found.file.record
     compared = record.timing is not None and record.exactness.exact
     if (compared and record.control not in _controls(entry, record)) or staleness(record, current).control:
-        return TableRecord(file, "invalid", None)
-    return TableRecord(file, record.verdict, record.gain)
+        return TableRecord(file, "invalid", None, "", "")
+    basis = found.basis if found.verdict != "invalid" else ""
+    return TableRecord(file, found.verdict, found.gain, basis, unconfirmed)
 
 
 def _controls(entry: GeneratedWorkload, record: Record) -> set[str]:

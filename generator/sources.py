@@ -72,17 +72,11 @@ def generate_workloads(
     """Render every candidate of a spec file on every architecture it lists.
 
     Raises:
-        NotGenerated: a route or option that this version has no templates for, or an external control.
-        ScheduleError: a schedule that can't be built as asked.
+        NotGenerated: the family has no lowering.
+        ScheduleError: a schedule of a family that its spec should have refused.
     """
     schedule = _schedule(family)
     spec = spec_file.spec
-    if isinstance(spec.control, External):
-        raise NotGenerated(
-            f"the control of spec {spec.name} is external ({spec.control.name}); this version dispatches only "
-            f"where it generates the control: put a generated candidate first, and compare with your own kernel "
-            f"by `kernwright bench --against`"
-        )
     workloads = spec.workloads()
     made: dict[str, list[GeneratedCandidate]] = {workload.label(): [] for workload in workloads}
     for candidate in spec.candidates:

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, model_validator
 
 from ..specs import Model
-from ..specs.base import Count, Slug
+from ..specs.base import SHA256, Count, Slug
 from ..specs.errors import shown
 from ..table import Scope
 from .closeness import Closeness
@@ -123,6 +123,8 @@ class Group(Model):
     """Milliseconds a replay of the candidate, in the order taken."""
     problem: Text | None = None
     """Why the group is invalid (a foreign process, throttling, clocks, ECC errors); None if it is valid."""
+    block: Total = 0
+    """Number of the block: both sides were allocated and captured anew for it. Before version 6 there was one."""
 
     @model_validator(mode="after")
     def _paired(self) -> Group:
@@ -158,20 +160,40 @@ class Timing(Model):
         return tuple(group for group in self.groups if group.problem is None)
 
 
+class HeadToHead(Model):
+    """Blocks of the candidate against the one that the ledger admitted until then, in the same process."""
+
+    against: Slug
+    """Name of that one: the `control` of the groups."""
+    code_sha256: Annotated[str, Field(pattern=SHA256)]
+    """Digest of its code."""
+    timing: Timing
+
+
 class Rule(Model):
     """How samples become a verdict; a record states the rule that it was judged by."""
 
     threshold: Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)] = 0.01
     """Gain, as a fraction, that the whole interval must exceed (or fall below its negative)."""
     confidence: Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)] = 0.95
-    """Least probability with which the interval holds the true median."""
-    min_groups: Count = 7
-    """Valid groups without which there is no verdict."""
+    """Least probability with which the interval holds the true ratio."""
+    min_groups: Count = 3
+    """Valid groups without which a block doesn't count."""
+    min_blocks: Total = 3
+    """Valid blocks without which there is no verdict. 0 is the rule before version 6, of one block: its interval is
+    over the groups, and `min_groups` are needed for a verdict."""
+
+    @property
+    def of_one_block(self) -> bool:
+        """Whether it is the rule from before blocks were taken anew."""
+        return self.min_blocks == 0
 
     @model_validator(mode="after")
     def _attainable(self) -> Rule:
+        if self.min_blocks == 1:
+            raise ValueError("found min_blocks 1; the spread of blocks needs two at least.")
         # The widest interval, from the smallest to the largest of n ratios, misses the median with 2^(1-n).
-        if 1 - 2.0 ** (1 - self.min_groups) < self.confidence:
+        if self.of_one_block and 1 - 2.0 ** (1 - self.min_groups) < self.confidence:
             raise ValueError(
                 f"found min_groups {self.min_groups} with confidence {self.confidence}; so few groups reach "
                 f"{1 - 2.0 ** (1 - self.min_groups):.4g} at most. Ask for more groups or less confidence."

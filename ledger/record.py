@@ -15,17 +15,21 @@ from ..specs import Model
 from ..specs.base import LABEL, SHA256, Slug
 from ..specs.errors import shown
 from ..table import Verdict
-from .facts import Exactness, RecordedDevice, RecordedPart, Rule, Text, Timing, Toolkit
+from .facts import Exactness, HeadToHead, RecordedDevice, RecordedPart, Rule, Text, Timing, Toolkit
 from .verdict import Judgement, judge
 
-SCHEMA = 5
+SCHEMA = 6
 """Version of the record model, the rule's arithmetic and the wording of its reasons included."""
 PARTS = 3
 """The first version with parts of an interval; it had no candidates under a tolerance."""
 CLOSENESS = 4
 """The first version with candidates under a tolerance; it knew its code by the digest of the text alone."""
-VERSIONS = (2, PARTS, CLOSENESS, SCHEMA)
-"""Versions that are read. Those before the last kept no digest of the code: their records are stale."""
+CODE = 5
+"""The first version with a digest of the code. Records before it are stale."""
+BLOCKS = 6
+"""The first version with blocks that are allocated and captured anew; a record before it is one block."""
+VERSIONS = (2, PARTS, CLOSENESS, CODE, SCHEMA)
+"""Versions that are read."""
 CODE_FIELDS = ("code_sha256", "control_code_sha256", "machine_code_sha256", "rekeyed")
 """What version 5 added."""
 
@@ -62,7 +66,7 @@ class Rekeyed(Model):
 class Record(Model):
     """One record of the ledger; losers are kept. Made by `make_record`, which computes the verdict."""
 
-    schema_version: Literal[2, 3, 4, 5]
+    schema_version: Literal[2, 3, 4, 5, 6]
     measured_at: UtcSecond
     family: Slug
     spec: Slug
@@ -97,6 +101,8 @@ class Record(Model):
     exactness: Exactness
     timing: Timing | None
     """All samples; None if the candidate wasn't timed."""
+    head_to_head: HeadToHead | None = None
+    """Against the candidate that it would displace; None where it displaces none."""
     rule: Rule
     verdict: Verdict
     gain: Gain | None
@@ -110,12 +116,17 @@ class Record(Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _baselines_were_peers(cls, data: Any) -> Any:
-        """Read what versions before 5 called `peers`."""
-        timing = data.get("timing") if isinstance(data, dict) else None
-        if isinstance(timing, dict) and "peers" in timing and data.get("schema_version") != SCHEMA:
+    def _as_older_versions_wrote_it(cls, data: Any) -> Any:
+        """Read what versions before 5 called `peers`, and the rule of one block from before version 6."""
+        version = data.get("schema_version") if isinstance(data, dict) else None
+        if type(version) is not int or version >= SCHEMA:
+            return data
+        timing, rule = data.get("timing"), data.get("rule")
+        if version < CODE and isinstance(timing, dict) and "peers" in timing:
             renamed = {("baselines" if name == "peers" else name): value for name, value in timing.items()}
-            return {**data, "timing": renamed}
+            data = {**data, "timing": renamed}
+        if isinstance(rule, dict) and "min_blocks" not in rule:
+            data = {**data, "rule": {**rule, "min_blocks": 0}}
         return data
 
     @model_validator(mode="after")
@@ -126,20 +137,37 @@ class Record(Model):
             raise ValueError(
                 f"found a closeness in a record of version {self.schema_version}, which had none."
             )
-        if self.schema_version < SCHEMA:
+        if self.schema_version < BLOCKS and self._has_blocks:
+            raise ValueError(
+                f"found blocks or a head_to_head in a record of version {self.schema_version}, which had none."
+            )
+        if self.schema_version < CODE:
             if self.source_sha256 is None or any(getattr(self, name) for name in CODE_FIELDS):
                 raise ValueError(
                     f"found a digest of code, or none of the text, in a record of version {self.schema_version}, "
                     "which knew its code by the text."
                 )
         elif self.code_sha256 is None or self.identity is not None:
-            raise ValueError("found no code_sha256, or an identity; version 5 goes by code_sha256 alone.")
+            raise ValueError(
+                "found no code_sha256, or an identity; since version 5 code_sha256 alone counts."
+            )
         return self
+
+    @property
+    def _has_blocks(self) -> bool:
+        groups = self.timing.groups if self.timing is not None else ()
+        several = not self.rule.of_one_block or any(group.block for group in groups)
+        return several or self.head_to_head is not None
 
     @property
     def span(self) -> tuple[int, int] | None:
         """Both ends of the part."""
         return None if self.part is None else self.part.span
+
+    @property
+    def compiler(self) -> str | None:
+        """Version of the NVRTC that made what was measured; None where no kernel of ours was."""
+        return None if self.cubin_sha256 is None else self.toolkit.nvrtc
 
     @property
     def is_control(self) -> bool:
@@ -167,6 +195,7 @@ def make_record(
     timing: Timing | None,
     rule: Rule | None = None,
     part: RecordedPart | None = None,
+    head_to_head: HeadToHead | None = None,
 ) -> Record:
     """Judge what a run found and seal it. `rule` is the default rule unless given.
 
@@ -209,7 +238,11 @@ def document(record: Record) -> dict[str, Any]:
         del written["part"]
     if version < CLOSENESS:
         del written["exactness"]["closeness"]
-    if version >= SCHEMA:
+    if version < BLOCKS:
+        del written["head_to_head"], written["rule"]["min_blocks"]
+        for group in written["timing"]["groups"] if written["timing"] else ():
+            del group["block"]
+    if version >= CODE:
         del written["identity"]
         return written
     for name in CODE_FIELDS:

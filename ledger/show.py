@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from .blocks import median
 from .facts import Timing
+from .pool import Pooled, with_all_runs
 from .reader import RecordFile
 from .record import Record
-from .verdict import median
 
 Row = dict[str, str | int | float | None]
 
@@ -18,9 +19,10 @@ def rows(files: Iterable[RecordFile]) -> list[Row]:
 
     `control_ms` and `candidate_ms` are medians over the valid groups, milliseconds a replay; `of_floor` is
     `candidate_ms` over the floor of the same run; `groups` are valid of all; None is what wasn't measured.
-    Numbers are rounded for reading; the files hold them in full.
+    `all_runs` is the verdict of all runs of the same code, and what it rests on. Numbers are rounded for reading;
+    the files hold them in full.
     """
-    return [_row(file) for file in files]
+    return [_row(entry) for entry in with_all_runs(files)]
 
 
 def markdown(files: Iterable[RecordFile]) -> str:
@@ -37,12 +39,12 @@ def markdown(files: Iterable[RecordFile]) -> str:
         cells = (
             f"`{row['workload']}`{part}",
             f"`{row['candidate']}`",
-            row["device"],
+            row["device"] if row["nvrtc"] is None else f"{row['device']}, NVRTC {row['nvrtc']}",
             row["control_ms"],
             row["candidate_ms"],
             row["of_floor"],
             gain,
-            row["verdict"],
+            row["verdict"] if row["all_runs"] is None else f"{row['verdict']} (all runs: {row['all_runs']})",
             row["reason"],
         )
         lines.append("| " + " | ".join("" if cell is None else str(cell) for cell in cells) + " |")
@@ -62,12 +64,13 @@ def stale_rows_of(files: Iterable[RecordFile]) -> list[Row]:
     ]
 
 
-def _row(file: RecordFile) -> Row:
-    record, timing = file.record, file.record.timing
+def _row(entry: Pooled) -> Row:
+    file, record, timing = entry.file, entry.file.record, entry.file.record.timing
     control_ms, candidate_ms = _times(timing)
     floor = None if timing is None else timing.floor_ms
     return {
         **_place(record),
+        "nvrtc": record.compiler,
         "cases": record.exactness.cases,
         "mismatches": record.exactness.mismatches,
         "scope": None if timing is None else timing.scope,
@@ -80,9 +83,21 @@ def _row(file: RecordFile) -> Row:
         if record.interval is None
         else "{:.2f} to {:.2f}".format(*(100 * g for g in record.interval)),
         "verdict": record.verdict,
+        "all_runs": _all_runs(entry),
         "reason": record.reason,
         "file": file.name,
     }
+
+
+def _all_runs(entry: Pooled) -> str | None:
+    """`admitted; one block; measured before blocks were taken anew`, or `admitted, 8 blocks of 2 runs`."""
+    if not entry.runs:
+        return None
+    verdict = entry.verdict.replace("_", " ")
+    if not entry.settled:
+        return f"{verdict}; {entry.basis}"
+    of = "" if len(entry.runs) == 1 else f" of {len(entry.runs)} runs"
+    return f"{verdict}, {entry.blocks} blocks{of}"
 
 
 def _place(record: Record) -> Row:

@@ -41,18 +41,14 @@ def newest(files: Iterable[RecordFile], current: Sources) -> list[RecordFile]:
     everywhere (docs/numerics.md): of a source of today that was ever found inexact, the newest such record
     of each device counts and no other record does, however much later it passed.
 
-    Of any other source, for each (spec, workload, candidate, part, device) among the records of today's source,
-    measured against today's control: the newest that decided, which is one that was timed; else the newest
-    that was only verified; else the newest invalid one, because a contended run refutes nothing. Where there
-    is none, the same among the records of today's source, and then among all: such a record is stale, and
-    visible as such.
+    Of any other source, for each (spec, workload, candidate, part, device) and each compiler among the records of
+    today's source, measured against today's control: the newest that decided, which is one that was timed; else the
+    newest that was only verified; else the newest invalid one, because a contended run refutes nothing. Where there
+    is none of any compiler, the same among the records of today's source, and then among all: such a record is
+    stale, and visible as such.
     """
     files = list(files)
-    failed = {
-        (*_candidate(file.record), file.record.code_sha256)
-        for file in files
-        if _is_failure(file.record, current)
-    }
+    failed = failures(files, current)
     cells: dict[tuple[object, ...], list[RecordFile]] = {}
     for file in files:
         record, candidate = file.record, _candidate(file.record)
@@ -61,8 +57,27 @@ def newest(files: Iterable[RecordFile], current: Sources) -> list[RecordFile]:
             cells.setdefault((*candidate, record.span, record.device, record.code_sha256), []).append(file)
         elif failed.isdisjoint({(*candidate, today), (*candidate, record.code_sha256)}):
             cells.setdefault((*candidate, record.span, record.device), []).append(file)
-    chosen = [max(cell, key=lambda file: _rank(file, current)) for cell in cells.values()]
+    chosen = [file for cell in cells.values() for file in _of_each_compiler(cell, current)]
     return sorted(chosen, key=lambda file: file.name)
+
+
+def failures(files: Iterable[RecordFile], current: Sources) -> set[tuple[str | None, ...]]:
+    """The sources of today that were found inexact: spec, workload, candidate and digest of the code."""
+    return {
+        (*_candidate(file.record), file.record.code_sha256)
+        for file in files
+        if _is_failure(file.record, current)
+    }
+
+
+def _of_each_compiler(cell: list[RecordFile], current: Sources) -> list[RecordFile]:
+    """What counts of each compiler's machine code; of one whose records are stale only where all are."""
+    by_compiler: dict[str | None, list[RecordFile]] = {}
+    for file in cell:
+        by_compiler.setdefault(file.record.compiler, []).append(file)
+    best = [max(files, key=lambda file: _rank(file, current)) for files in by_compiler.values()]
+    fresh = [file for file in best if not staleness(file.record, current)]
+    return fresh or [max(best, key=lambda file: _rank(file, current))]
 
 
 def stale(files: Iterable[RecordFile], current: Sources) -> list[RecordFile]:

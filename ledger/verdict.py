@@ -2,6 +2,9 @@
 
 What is compared is the ratio of a group, candidate over control. A group samples control, candidate,
 candidate, control: a drift that is linear in time slows both sums by one factor and leaves the ratio.
+
+Groups of one captured graph share its memory and its state, so they repeat one another more than they repeat
+the measurement. The sample is the block, allocated and captured anew: the interval is over blocks (`blocks.py`).
 """
 
 from __future__ import annotations
@@ -12,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..table import Verdict
+from .blocks import GainInterval, block_interval, block_ratios, group_ratios, median
 from .facts import Exactness, Rule, Timing
-
-GainInterval = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +45,43 @@ def judge(exactness: Exactness, timing: Timing | None, rule: Rule, is_control: b
         return Judgement("no_difference", 0.0, None, f"The control itself, {compared}.")
     if timing is None:
         return Judgement("no_difference", None, None, f"Only verified, not timed: {compared}.")
-    ratios = group_ratios(timing)
-    if len(ratios) < rule.min_groups:
-        return Judgement("invalid", None, None, _too_few(timing, len(ratios), rule))
-    judged = _timed(ratios, timing, rule)
-    if exactness.closeness is None:
+    judged = _of_one_block(timing, rule) if rule.of_one_block else judge_blocks([timing], rule)
+    if exactness.closeness is None or judged.verdict == "invalid":
         return judged
     return replace(judged, reason=f"{judged.reason} It is {compared}.")
 
 
-def group_ratios(timing: Timing) -> list[float]:
-    """Candidate's time over the control's in each valid group, in the order taken."""
-    # fsum, because sum() of floats is compensated from Python 3.12 on: the ledger must not depend on that.
-    return [math.fsum(group.candidate) / math.fsum(group.control) for group in timing.valid]
+def judge_blocks(runs: Sequence[Timing], rule: Rule) -> Judgement:
+    """Judge the times of all runs of one source by the blocks of all of them; the scope is the same in each.
+
+    The more runs, the wider the interval: see `confidence_after`.
+    """
+    ratios = [ratio for timing in runs for ratio in block_ratios(timing, rule.min_groups)]
+    tried = sum(len({group.block for group in timing.groups}) for timing in runs)
+    if len(ratios) < rule.min_blocks:
+        found = f"{len(ratios)} of {_count(tried, 'block')} valid, {rule.min_blocks} are needed"
+        return Judgement("invalid", None, None, found + _remedy(runs, "take more blocks"))
+    confidence = confidence_after(rule.confidence, len(runs))
+    ratio, low, high = block_interval(ratios, confidence)
+    gain, interval = 1 - ratio, (1 - high, 1 - low)
+    verdict, where = _place(interval, rule.threshold)
+    of = "" if len(runs) == 1 else f" of {len(runs)} runs"
+    found = (
+        f"{gain:+.2%} {runs[0].scope.replace('_', ' ')} time saved over the control, "
+        f"{interval[0]:+.2%} to {interval[1]:+.2%} with {100 * confidence:.4g}% confidence "
+        f"over {len(ratios)} valid of {_count(tried, 'block')}{of}"
+    )
+    return Judgement(verdict, gain, interval, f"{found}: {where}.")
 
 
-def median(values: Sequence[float]) -> float:
-    """Middle value, or the mean of the two middle ones. `values` isn't empty."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+def confidence_after(confidence: float, runs: int) -> float:
+    """Confidence of the interval after so many runs, each followed by a verdict.
+
+    Whoever measures until the verdict pleases takes every run as another chance. The k-th gets an error of
+    alpha / (k (k - 1)), the first one alpha: their sum stays below 2 alpha, of which one side admits. So at 95% a
+    candidate that isn't above the threshold is admitted by one run with 2.5%, and by any number of runs with 5%.
+    """
+    return 1 - (1 - confidence) / max(1, runs * (runs - 1))
 
 
 def median_interval(values: Sequence[float], confidence: float) -> GainInterval | None:
@@ -111,16 +130,22 @@ def _inexact(exactness: Exactness) -> Judgement:
     )
 
 
-def _too_few(timing: Timing, valid: int, rule: Rule) -> str:
-    found = f"{valid} of {_count(len(timing.groups), 'group')} valid, {rule.min_groups} are needed"
-    problems = Counter(group.problem for group in timing.groups if group.problem is not None)
+def _remedy(runs: Sequence[Timing], otherwise: str) -> str:
+    problems = Counter(
+        group.problem for timing in runs for group in timing.groups if group.problem is not None
+    )
     if not problems:
-        return f"{found}: take more groups."
+        return f": {otherwise}."
     problem, times = problems.most_common(1)[0]
-    return f"{found}; the commonest problem, in {_count(times, 'group')}: {problem}."
+    return f"; the commonest problem, in {_count(times, 'group')}: {problem}."
 
 
-def _timed(ratios: list[float], timing: Timing, rule: Rule) -> Judgement:
+def _of_one_block(timing: Timing, rule: Rule) -> Judgement:
+    """The rule before version 6: the interval of the groups, which are of one block."""
+    ratios = group_ratios(timing.valid)
+    if len(ratios) < rule.min_groups:
+        found = f"{len(ratios)} of {_count(len(timing.groups), 'group')} valid, {rule.min_groups} are needed"
+        return Judgement("invalid", None, None, found + _remedy([timing], "take more groups"))
     bounds = median_interval(ratios, rule.confidence)
     assert bounds is not None, "a Rule's min_groups reach its confidence"
     gain, interval = 1 - median(ratios), (1 - bounds[1], 1 - bounds[0])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..files import write_whole
 from .check import check
+from .index import enter, written
 from .names import record_name
 from .reader import RecordFile
 from .record import Record, document
@@ -21,7 +22,7 @@ def write_record(folder: Path, record: Record) -> Path:
     """Add a record to the ledger in `folder` and give its path; `names.record_name` says which.
 
     The text is written beside its place, synced, and linked there, which fails where a file already is. So
-    a crash leaves no half record, and of two writers one is refused.
+    a crash leaves no half record, and of two writers one is refused. The index gets its line.
 
     Raises:
         LedgerRefused: the record is there already, its verdict isn't what its samples say, or the folder
@@ -39,6 +40,7 @@ def write_record(folder: Path, record: Record) -> Path:
             message = "is there already; the ledger is append-only: measure again, which makes a new file."
             raise LedgerRefused(f"{path} {message}") from None
         raise LedgerRefused(f"can't write {path}: {error.strerror}.") from error
+    _enter(folder, RecordFile(name, record))
     return path
 
 
@@ -59,6 +61,14 @@ def replace_record(folder: Path, name: str, record: Record) -> None:
         write_whole(folder / name, _text(record), mode=0o644)
     except OSError as error:
         raise LedgerRefused(f"can't write {folder / name}: {error.strerror}.") from error
+    _enter(folder, RecordFile(name, record))
+
+
+def _enter(folder: Path, file: RecordFile) -> None:
+    try:
+        enter(folder, [written(file)])
+    except OSError as error:
+        raise LedgerRefused(f"can't enter {file.name} into the index: {error.strerror}.") from error
 
 
 def _text(record: Record) -> bytes:

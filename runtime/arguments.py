@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .errors import not_allowed
@@ -120,23 +120,60 @@ def checked_out(
 
 
 def check_overlap(
-    outputs: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], called: Mapping[str, str]
+    outputs: Mapping[str, torch.Tensor],
+    given: Mapping[str, torch.Tensor],
+    called: Mapping[str, str],
+    in_place: Collection[str] = (),
 ) -> None:
-    """Check that no output shares memory with another tensor of the call; else ValueError."""
-    spans = [(name, *_span(tensor)) for name, tensor in {**given, **outputs}.items()]
+    """Check that no output shares memory with another tensor of the call; else ValueError.
+
+    An output may be one of the inputs `in_place`, whole and laid out alike. A tensor that isn't contiguous takes the
+    memory from its first element to its last, so two that interleave are refused too.
+    """
     for output, tensor in outputs.items():
-        first, last = _span(tensor)
-        for name, start, end in spans:
-            if start < last and first < end and name != output:
+        for name, other in (*given.items(), *outputs.items()):
+            if name == output or (tensor is other and name in in_place) or not _meet(tensor, other):
+                continue
+            if name not in in_place:
                 raise ValueError(f"{called[output]} shares memory with {name}; give it memory of its own")
+            if tensor.data_ptr() != other.data_ptr() or not _laid_out_alike(tensor, other):
+                raise ValueError(
+                    f"{called[output]} shares memory with {name} and isn't the same tensor; give it memory of its "
+                    f"own, or {name} itself"
+                )
 
 
-def _span(tensor: torch.Tensor) -> tuple[int, int]:
-    start = tensor.data_ptr()
+def _meet(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the memory of two tensors, each from its first element to its last, has a byte in common."""
+    first, second = one.data_ptr(), other.data_ptr()  # 0 where there are no elements, which meets nothing
+    return first < second + _extent(other) and second < first + _extent(one)
+
+
+def _extent(tensor: torch.Tensor) -> int:
     if tensor.is_contiguous():
-        return start, start + tensor.nbytes
+        return tensor.nbytes
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return start, start + (last + 1) * tensor.element_size()
+    return (last + 1) * tensor.element_size()
+
+
+def _laid_out_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    strides = zip(one.shape, one.stride(), other.stride(), strict=True)
+    return all(size == 1 or first == second for size, first, second in strides)
+
+
+def check_device(tensor: torch.Tensor, comm: object, called: str) -> None:
+    """Check that a tensor is where the ranks of a communicator, if it says, work; else ValueError."""
+    device: torch.device | None = getattr(comm, "device", None)
+    if device is None or device == tensor.device:
+        return
+    if device.type == tensor.device.type and (device.type == "cpu" or device.index is None):
+        return
+    raise ValueError(
+        f"{called} is on {tensor.device}, and the ranks of comm work on {device}; pass tensors on {device}, or a "
+        "communicator that was made for the other device"
+    )
 
 
 def refuse_grad(named: Iterable[tuple[str, torch.Tensor | None]], family: str) -> None:

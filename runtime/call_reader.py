@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..table import SHORT_DTYPE, Buffer, FieldValue
 from .arguments import (
+    check_device,
     check_dtypes_and_devices,
     check_plain,
     check_presence,
@@ -85,6 +86,8 @@ class CallReader(Declaration):
                 f"{declared.inputs[0]} is on meta, where tensors have no values; pass tensors on cuda or cpu"
             )
         self.check_options(options)
+        if real:
+            check_device(first, options.comm, declared.inputs[0])
         leading = next((given[name] for name in given if name not in self.other_dtypes), first)
         fields = {"dtype": dtype_name(leading), **self.fields(given, kind, options)}
         fields = {name: value for name, value in fields.items() if name not in declared.without}

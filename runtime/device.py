@@ -75,6 +75,15 @@ def current(device: torch.device) -> Device:
     return _cuda(torch.cuda.current_device() if device.index is None else device.index)
 
 
+def placed(device: torch.device) -> torch.device:
+    """The device that is meant, where `cuda` alone means torch's current one."""
+    import torch
+
+    if device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 @cache
 def _cuda(index: int) -> Device:
     import torch

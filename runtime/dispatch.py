@@ -8,17 +8,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ..table import FORMAT, FieldValue, Table, Workload, low_end
-from . import graph_launch, ranges, traced, warm
+from . import graph_launch, loader, ranges, traced, warm
 from . import policy as policies
 from .communicator import Communicator, objection
 from .device import Device, fake
-from .eligibility import LoadKey
+from .eligibility import LoadKey, unknown_compiler
 from .errors import FormatMismatch, LoadError, NotExact
 from .explanation import Explanation
 from .fingerprint import fingerprint
 from .loader import bundles, load
 from .plan import Plan
 from .policy import Policy
+from .rank_loading import WarmCall, load_channels, load_together, warm_calls
 from .request import Operator, Request, Signature
 from .selection import Choice, Selection, select
 from .statistics import Statistics, Stats, refuse
@@ -74,11 +75,10 @@ class Dispatch:
         """The op of a family, where the dispatch module has it."""
         return self.operators.get(family)
 
-    def set_aside(self, selection: Selection, reason: str) -> None:
-        """Leave the chosen build, which doesn't load on its device, out of later decisions."""
-        chosen = selection.chosen
-        assert chosen is not None
-        self._unusable[chosen.build.code, chosen.arch, selection.device.index] = reason
+    def forget(self) -> None:
+        """Let all ops decide their next calls anew."""
+        for operator in self.operators.values():
+            operator.forget()
 
     def policy(self, name: str) -> AbstractContextManager[None]:
         """Dispatch under policy `name` inside a `with` block; see the module `runtime.policy`."""
@@ -107,7 +107,7 @@ class Dispatch:
             for family, operator in self.operators.items()
             if hasattr(operator, "state")
         }
-        return fingerprint(self.table, policies.current(), policies.strict(), installed)
+        return fingerprint(self.table, policies.current(), policies.strict(), installed, loader.compilers())
 
     def stats(self) -> Stats:
         """Counts of dispatches and fallbacks since the module was loaded."""
@@ -116,8 +116,11 @@ class Dispatch:
     def select(
         self, request: Request, device: Device, policy: Policy, comm: Communicator | None, exact: bool
     ) -> Selection:
-        """Decide on a request, knowing which builds were found not to load there."""
-        return select(self.table, request, device, policy, comm, exact, self._unusable)
+        """Decide on a request, knowing which builds don't load: here, or on some rank of the communicator."""
+        shared = getattr(comm, "shared", False)
+        unusable = cast("ChannelOwner", comm).unusable if shared else self._unusable
+        compiler_of = unknown_compiler if device.index is None else loader.compiler_of
+        return select(self.table, request, device, policy, comm, exact, unusable, compiler_of)
 
     def resolve(
         self, request: Request, device: Device, policy: Policy, comm: Communicator | None, exact: bool
@@ -128,9 +131,10 @@ class Dispatch:
             Unsupported: no kernel serves it, and `KERNWRIGHT_STRICT=1`.
             NotExact: `exact` was asked for, and only a tolerance is on offer.
             NotWarm: a kernel would have to be loaded inside a graph capture.
+            LoadError: what was chosen with the ranks of other processes doesn't load on this one.
         """
         note(f"{request.family} {request.label} (kind {request.kind}) was decided")
-        selection, plan = self._settle(request, device, policy, comm, exact)
+        selection, plan = self.settle(request, device, policy, comm, exact)
         if selection.fallback is not None and policies.strict():
             raise refuse(selection)
         if exact and plan is None and selection.contract != "exact":
@@ -141,19 +145,30 @@ class Dispatch:
             )
         return selection, plan
 
-    def _settle(
+    def settle(
         self, request: Request, device: Device, policy: Policy, comm: Communicator | None, exact: bool
-    ) -> tuple[Selection, Plan | None]:
-        """Decide and load; a build that doesn't load is remembered with its reason, and it decides again."""
+    ) -> tuple[Selection, Any]:
+        """Decide, and let the op load; a build that doesn't load is remembered with its reason, and it decides again.
+
+        Raises:
+            LoadError: with ranks in other processes, which would not decide again.
+            NotWarm: as `resolve`.
+        """
         while True:
             selection = self.select(request, device, policy, comm, exact)
             chosen = selection.chosen
             if chosen is None:
                 return selection, None
             try:
-                return selection, self.load_plan(chosen, request, device, comm)
+                return selection, self._operator(request.family).load(chosen, request, device, comm)
             except LoadError as error:
-                self.set_aside(selection, str(error))
+                if getattr(comm, "shared", False):
+                    raise LoadError(
+                        f"rank {cast('ChannelOwner', comm).rank} could not load {chosen.candidate.name} of "
+                        f"{chosen.workload.name}, which its peers may be running now: {error}; let all ranks call "
+                        "warm_up(comm=comm), which decides together, then comm.reset()"
+                    ) from error
+                self._unusable[chosen.build.code, chosen.arch, device.index] = str(error)
 
     def load_plan(self, chosen: Choice, request: Request, device: Device, comm: Communicator | None) -> Plan:
         """Load a choice for a request, however it was made; LoadError and NotWarm as in `plan_named`."""
@@ -182,12 +197,17 @@ class Dispatch:
         device: torch.device | None = None,
         timeout_s: float = 30.0,
     ) -> GroupCommunicator:
-        """The communicator of a process group; collective. Arguments and errors: `GroupCommunicator`."""
+        """The communicator of a process group, with what the policy in force dispatches on it loaded; collective.
+
+        A candidate that one rank can't load is off on all, and `explain` says so. Arguments and errors:
+        `GroupCommunicator`; and `Disagreement` where ranks would choose differently.
+        """
         from .communicator.group import GroupCommunicator
 
         comm = GroupCommunicator(
             self.table, group, specs=specs, backend=backend, device=device, timeout_s=timeout_s
         )
+        load_channels(self, self._operator, comm)
         self.publish(comm)
         return comm
 
@@ -315,6 +335,8 @@ class Dispatch:
     ) -> tuple[Explanation, ...]:
         """Compile and load what would be dispatched, so that serving and graph capture never wait for it.
 
+        With a communicator of a process group it is collective: a candidate that one rank can't load is off on all.
+
         Args:
             devices: by default the communicator's, or torch's current CUDA device; nothing is loaded where there
                 is none.
@@ -329,25 +351,30 @@ class Dispatch:
 
         Raises:
             ValueError: a device isn't here, or there is no such workload, policy or interval.
+            Disagreement: ranks of a process group warm up different calls, or would choose differently.
+            PeerFailed: another rank of the group has raised one of these errors, or another one.
         """
-        chosen = chosen_policy(policy)
-        works = warm.named(self.table, workloads)
-        asked = warm.sizes_by_interval(self.table, sizes)
-        explanations = []
-        for device in warm.current_devices(comm) if devices is None else warm.checked_here(devices):
-            for work in works:
-                operator = self._operator(work.family)
-                own = getattr(operator, "warm_up", None)  # of a family that does more than launch a plan
-                for fields in warm.calls(work, asked.get(work.interval or ""), device):
-                    for kind in work.control.steps:
-                        request = operator.request_for(fields, kind)
-                        if own is not None:
-                            selection = own(request, device, chosen, comm)
-                        else:
-                            selection, plan = self._settle(request, device, chosen, comm, exact=False)
-                            if plan is not None:
-                                plan.prepare()
-                        explanations.append(Explanation.of(selection))
+
+        def calls() -> list[WarmCall]:
+            works = warm.named(self.table, workloads)
+            asked = warm.sizes_by_interval(self.table, sizes)
+            where = warm.current_devices(comm) if devices is None else warm.checked_here(devices)
+            return [
+                call
+                for device in where
+                for call in warm_calls(
+                    self._operator, works, lambda work: asked.get(work.interval or ""), device
+                )
+            ]
+
+        if getattr(comm, "shared", False):
+            owner = cast("ChannelOwner", comm)
+            return load_together(self, calls, lambda: chosen_policy(policy), owner, _prepare)
+        chosen, explanations = chosen_policy(policy), []
+        for call in calls():
+            selection, loaded = self.settle(call.request, call.device, chosen, comm, exact=False)
+            _prepare(loaded)
+            explanations.append(Explanation.of(selection))
         return tuple(explanations)
 
     def _operator(self, family: str) -> Operator:
@@ -360,6 +387,12 @@ class Dispatch:
         labels = ", ".join(work.label for work in (found or self.table.workloads))
         problem = "several workloads are" if found else "no workload is"
         raise ValueError(f"{problem} called {name!r}; name one of {labels}")
+
+
+def _prepare(loaded: Any) -> None:
+    """Let a plan make what it keeps for the current stream."""
+    if isinstance(loaded, Plan):
+        loaded.prepare()
 
 
 def chosen_policy(name: str | None) -> Policy:

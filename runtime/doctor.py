@@ -59,9 +59,18 @@ def _compiler() -> Iterator[Check]:
 
 
 def _cache() -> Check:
-    from ..compiler.cache import default_folder
+    from ..compiler import trusted
+    from ..compiler.cache import FORMAT, default_folder
 
     folder = default_folder()
+    try:
+        with trusted.opened(folder / f"v{FORMAT}", shared=trusted.shared_with_group()):
+            pass
+    except (trusted.Untrusted, ValueError) as error:
+        remedy = "set KERNWRIGHT_CACHE_DIR to a folder that only you can write"
+        return Check("cubin cache", "note", f"{folder} can't be trusted: {error}", remedy)
+    except OSError:  # not there yet, or not to be read: what follows tells
+        pass
     nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if nearest.is_dir() and os.access(nearest, os.W_OK):
         return Check("cubin cache", "ok", str(folder))

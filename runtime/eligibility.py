@@ -7,19 +7,27 @@ that was.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from ..table import Build, Candidate, FieldValue, Part, RecordLine, Workload
 from .communicator import Communicator, objection
 from .device import Device, serves
-from .evidence import Standing, standing, unmeasured
+from .evidence import Standing, admission, standing, unmeasured
 from .policy import Policy
 from .request import Request
 
 LoadKey = tuple[str, str, int | None]
 """A build on a device: source digest, architecture, CUDA ordinal (None for an imagined device)."""
+
+CompilerOf = Callable[[Build, str], str | None]
+"""Version of the NVRTC whose machine code of a build runs on an architecture; None where it isn't known."""
+
+
+def unknown_compiler(_build: Build, _arch: str) -> None:
+    """Of a device that is only imagined."""
+
 
 Unusable = Mapping[LoadKey, str]
 """Builds that can't be loaded on a device of this machine, and why."""
@@ -59,7 +67,7 @@ class Eligible:
     arch: str
     build: Build
     rank: int
-    """0 admitted here, 1 verified, 2 the control."""
+    """0 admitted, be it as a prior; 1 the same, but not confirmed against the winner; 2 verified; 3 the control."""
     gain: float
     standing: str
 
@@ -73,6 +81,7 @@ class Conditions:
     comm: Communicator | None
     exact: bool
     unusable: Unusable
+    compiler_of: CompilerOf = unknown_compiler
 
 
 def judge(
@@ -189,26 +198,26 @@ def _judge_evidence(
     is_control = candidate is workload.control_of(part)
     if policy == "control" and not is_control:
         return _rejected("policy control dispatches the control only")
-    found = standing(workload, candidate.name, build, device, None if part is None else part.span)
+    span = None if part is None else part.span
+    found = standing(workload, candidate.name, build, device, span, lambda: given.compiler_of(build, arch))
+    record = found.prior or found.here
     if candidate.contract == "exact" and found.mismatched_on is not None:
         return _rejected(f"this source failed exactness on {found.mismatched_on}")
-    if policy != "control" and found.here is not None and found.here.verdict == "admitted" and not is_control:
-        gain = found.here.gain or 0.0
-        nearness = _nearness(candidate, found.here)
-        standing_in_words = f"admitted on {device} with a gain of {gain:.1%} over the control{nearness}"
-        return Eligible(arch, build, 0, gain, standing_in_words)
+    if policy != "control" and record is not None and record.verdict == "admitted" and not is_control:
+        words = admission(found, device) + _nearness(candidate, record)
+        return Eligible(arch, build, int(bool(record.unconfirmed)), record.gain or 0.0, words)
     if is_control:
         of = f" of {_span(part)}{_tuned(part)}" if part else ""
-        return Eligible(arch, build, 2, 0.0, _control_standing(found, device, of))
+        return Eligible(arch, build, 3, 0.0, _control_standing(found, device, of))
     if policy == "measured":
-        reason = unmeasured(found, build, device) + _nearness(candidate, found.here)
+        reason = unmeasured(found, build, device) + _nearness(candidate, record)
         return _rejected(f"{reason}; policy measured dispatches admitted candidates only")
     if found.verified_on is None:
         return _rejected(
             "no exactness record for this source; policy verified dispatches candidates that passed exactness"
         )
-    verified = f"verified for this source on {found.verified_on}{_nearness(candidate, found.here)}"
-    return Eligible(arch, build, 1, 0.0, verified)
+    verified = f"verified for this source on {found.verified_on}{_nearness(candidate, record)}"
+    return Eligible(arch, build, 2, 0.0, verified)
 
 
 def _nearness(candidate: Candidate, record: RecordLine | None) -> str:

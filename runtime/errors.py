@@ -45,6 +45,10 @@ class Disagreement(ValueError):
     """Ranks that want to share a channel were given different things."""
 
 
+class PeerFailed(RuntimeError):
+    """Another rank failed in a step that all ranks take together, so this rank didn't go on either."""
+
+
 class CtasApart(RuntimeError):
     """CTAs of one kernel that wait for each other weren't on the GPU together."""
 
@@ -55,6 +59,10 @@ class ChannelError(RuntimeError):
 
 class Overlap(ChannelError):
     """Two calls used one channel at the same time."""
+
+
+class OtherCall(ChannelError, Disagreement):
+    """Ranks made different calls on one channel: of another kind or size, or by another route."""
 
 
 class PeerTimeout(ChannelError):

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 from ..table import Kernel
 from . import fork
+from .captures import beside_captures
 from .errors import LoadError
 from .extended_launch import driver, error_name
 from .settings import switch
 
 VARIABLE = "KERNWRIGHT_GRAPH_LAUNCH"
-RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 class KernelNode(ctypes.Structure):
@@ -80,7 +79,7 @@ class GraphLaunch:
         assert library is not None
         graph, ready = ctypes.c_void_p(), ctypes.c_void_p()
         self._nodes: list[tuple[int, int, KernelNode]] = []
-        with _beside_captures(library):
+        with beside_captures():
             _check(library.cuGraphCreate(ctypes.byref(graph), 0), "make a graph")
             try:
                 before: Any = None
@@ -130,21 +129,10 @@ def _check(status: int, what: str) -> None:
         raise RuntimeError(f"the driver doesn't {what}: {error_name(status)}")
 
 
-@contextmanager
-def _beside_captures(library: Any) -> Iterator[None]:
-    """Let this thread make or end a graph during a capture; neither becomes part of the capture."""
-    mode = ctypes.c_int(RELAXED)
-    library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-    try:
-        yield
-    finally:
-        library.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-
-
 def _destroy(library: Any, graph: ctypes.c_void_p, ready: ctypes.c_void_p) -> None:
     """Destroy the graph when it is garbage-collected; the driver keeps launches in flight until they have ended."""
     if not fork.happened:
-        with _beside_captures(library):
+        with beside_captures():
             library.cuGraphExecDestroy(ready)
             library.cuGraphDestroy(graph)
 

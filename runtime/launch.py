@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from ..table import Kernel
 from . import graph_launch
+from .captures import beside_captures
 from .errors import LoadError
 from .extended_launch import extended_launcher
 from .graph_launch import GraphLaunch
@@ -57,14 +58,17 @@ class CudaModule:
         from cupy_backends.cuda.api import driver
 
         try:
-            pointer = self._module.get_function(kernel.symbol).ptr
-            if kernel.shared_bytes > 0:  # the limit without asking is on static and dynamic memory together
-                driver.funcSetAttribute(pointer, _MAX_DYNAMIC_SHARED, kernel.shared_bytes)
-            if kernel.programmatic:
-                # An SM whose carveout differs drains first, and then nothing overlaps.
-                driver.funcSetAttribute(pointer, _CARVEOUT, _LARGEST)
-            if kernel.resident:
-                self._check_residency(kernel, pointer)
+            with beside_captures():  # what is asked about is loaded, if it isn't yet
+                pointer = self._module.get_function(kernel.symbol).ptr
+                if (
+                    kernel.shared_bytes > 0
+                ):  # the limit without asking is on static and dynamic memory together
+                    driver.funcSetAttribute(pointer, _MAX_DYNAMIC_SHARED, kernel.shared_bytes)
+                if kernel.programmatic:
+                    # An SM whose carveout differs drains first, and then nothing overlaps.
+                    driver.funcSetAttribute(pointer, _CARVEOUT, _LARGEST)
+                if kernel.resident:
+                    self._check_residency(kernel, pointer)
         except LoadError:
             raise
         except Exception as error:  # CuPy's and the driver's classes have no common base of their own
@@ -253,5 +257,6 @@ def _bound_context(error: Exception) -> bool:
         return False
     from cupy_backends.cuda.api import runtime
 
-    runtime.setDevice(runtime.getDevice())
+    with beside_captures():
+        runtime.setDevice(runtime.getDevice())
     return True

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..table import Build
 from . import fork
+from .captures import beside_captures
 from .current import capturing
 from .device import Device, serves
 from .errors import InvalidSetting, LoadError, NotWarm, StaleSource, first_line
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 BUNDLE_VARIABLE = "KERNWRIGHT_BUNDLE"
 """Folders of bundles, separated as in PATH; read once."""
 
+
+_loaded: list[Any] = []
+"""CuPy's modules. None is ever unloaded: a graph may launch its kernels long after the plan is gone, and
+unloading, when the garbage collector comes to it, invalidates whatever capture is going on."""
 
 _modules: dict[tuple[str, str, int], Module] = {}
 _lock = threading.Lock()
@@ -92,6 +97,39 @@ def machine_code(root: Path, build: Build, arch: str, kind: Literal["cubin", "pt
     return _compile(root, build, arch, kind)
 
 
+def compiler_of(build: Build, arch: str) -> str | None:
+    """Version of the NVRTC that made, or would make, the machine code of a build, `12.9`; nothing is compiled.
+
+    None where there is none: no kernel of ours, no bundle that holds it and no compiler.
+    """
+    if not build.source:
+        return None
+    for bundle in bundles():
+        if any((entry.source_sha256, entry.arch) == (build.sha256, arch) for entry in bundle.entries):
+            return _written(bundle.nvrtc)
+    return installed_compiler()
+
+
+def compilers() -> tuple[str | None, ...]:
+    """Versions of the compilers that machine code may come from: of each bundle, then the one installed."""
+    return *(_written(bundle.nvrtc) for bundle in bundles()), installed_compiler()
+
+
+@cache
+def installed_compiler() -> str | None:
+    """Version of the installed NVRTC; None where there is none. Read once: it loads the library, in about 50 ms."""
+    from ..compiler.toolchain import ToolchainMissing, toolchain
+
+    try:
+        return _written(toolchain().version)
+    except (ToolchainMissing, OSError):
+        return None
+
+
+def _written(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
 def source_text(root: Path, build: Build) -> str:
     """The text of a generated source; StaleSource where it is missing or has another digest than the table."""
     import hashlib  # a millisecond or two that only a cold build pays
@@ -130,9 +168,10 @@ def _load_module(data: bytes, build: Build, device: Device) -> Module:
     except ImportError as error:
         raise LoadError("CuPy isn't installed; install it with `pip install 'kernwright[cuda12]'`") from error
     try:
-        with cupy.cuda.Device(device.index):
+        with beside_captures(), cupy.cuda.Device(device.index):
             module: Any = cupy.cuda.function.Module()
             module.load(data)
+            _loaded.append(module)
     except Exception as error:
         # CuPy's and the driver's error classes have no common base of their own.
         raise LoadError(

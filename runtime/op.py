@@ -28,8 +28,11 @@ from .traced import graph_name
 if TYPE_CHECKING:
     import torch
 
+    from .communicator import Communicator
+    from .device import Device
     from .operators import TorchOperator
-    from .request import Runner
+    from .request import Request, Runner
+    from .selection import Choice
 
     Maybe = torch.Tensor | None
 
@@ -200,6 +203,15 @@ class Op(CallReader):
             request, current(device), chosen_policy(told.policy), told.comm, told.exact
         )
         return Explanation.of(selection)
+
+    def load(self, choice: Choice, request: Request, device: Device, comm: Communicator | None) -> Any:
+        """Load what was chosen for a request: a plan; LoadError, NotWarm as `Dispatch.resolve`."""
+        return self._dispatch.load_plan(choice, request, device, comm)
+
+    def forget(self) -> None:
+        """Decide the next calls anew: what may be dispatched has changed."""
+        self._resolved.clear()
+        self._known.clear()
 
     def reference_for(self, fields: Mapping[str, FieldValue], kind: str) -> Runner:
         """The torch reference of a kind, as a function of the signature's inputs; ValueError as `request_for`."""

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from ..table import Table
-from .traced import modules
+from .traced import constant_while_traced, modules
 
 DEVICES = ("CPU", "CUDA")
 """Where operators run; elsewhere torch says that it has no kernel."""
@@ -78,7 +78,7 @@ def _library(namespace: str, operators: Sequence[TorchOperator]) -> Any:
     return library
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_while_traced
 def namespace_of(key: str) -> str:
     """The namespace of a dispatch module's operators; registers them, while a call is traced."""
     return modules[key].name

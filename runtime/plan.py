@@ -5,7 +5,8 @@ it was taken on, so two streams or threads never share scratch, and inside a cap
 graph's own pool; a block kept by the plan would need a lock or one copy per stream to be as safe. It is
 freed when the call returns, which is right for the same reason: its next user is later on the same stream.
 It never reaches the driver once the allocator's cache holds a block.
-State, which kernels keep between calls, is the plan's own, one block for each stream.
+State, which kernels keep between calls, is the plan's own, one block for each stream that calls eagerly, and one for
+each stream of each capture: graphs that were captured on one stream may be replayed at once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from ..table import Buffer, Candidate, CtaRecord, Kernel, laid_out
 from . import fork
+from .captures import capture_number
 from .current import (
     allocator,
     capturing,
@@ -27,7 +29,7 @@ from .current import (
 )
 from .device import Device
 from .direct import Serve, direct
-from .errors import Misaligned, NotWarm
+from .errors import Misaligned
 from .launch import LaunchSequence, Module
 from .request import Signature, pointers
 from .state import State, StateKind
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
 
     from .communicator.channel import Channel
 
-_captured: dict[int, State] = {}
+_captured: list[State] = []
 """State whose address is in a captured graph, which may be replayed long after its plan is gone."""
 
 TIMEOUT_NS = 30_000_000_000
@@ -111,9 +113,10 @@ class Plan:
         self._scratch = ((self._scratch_bytes,), (1,), torch.uint8)
         offsets, self._state_bytes = laid_out({buffer.name: buffer.nbytes for buffer in state})
         self._state_offsets = list(offsets.values())
-        self._state: dict[int, State] = {}
+        self._state: dict[int | tuple[int, int], State] = {}
         record_at = offsets.get(RECORD)
-        self._state_kind = StateKind(candidate.name, device.index or 0, self._state_bytes, record_at, record)
+        place = "cpu" if device.index is None else f"cuda:{device.index}"
+        self._state_kind = StateKind(candidate.name, place, self._state_bytes, record_at, record)
         self.serve: Serve = self._step_by_step
         """The function that a call of the plan runs; frequent callers keep it."""
         if self._index is not None and not self._structs:
@@ -133,11 +136,18 @@ class Plan:
                 state_of=self._state_of if self._state_bytes else None,
                 state_offsets=self._state_offsets,
             )
+            if channel is not None:
+                self.serve = channel.in_turn(self.serve)
 
     @property
     def device(self) -> int | None:
         """Ordinal of the CUDA device; None for the emulator's."""
         return self._index
+
+    @property
+    def graphs(self) -> int:
+        """Graphs that calls have made to be launched as; 0 where kernels are launched one by one."""
+        return sum(len(frame.graphs) for frame in self._sequence.frames)
 
     def __call__(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
@@ -194,10 +204,9 @@ class Plan:
             self._launch([tensors[buffer.name].data_ptr() for buffer in self.buffers])
 
     def prepare(self) -> None:
-        """Make the state of torch's current stream, and preallocate state for streams first seen in a capture."""
+        """Make the state of torch's current stream, so that the first call there allocates nothing."""
         if self._state_bytes and self._index is not None:
             self._state_of(current_stream(self._index))
-            self._state_kind.preallocate()
 
     def check(self) -> None:
         """Raise if kernels whose CTAs wait for each other gave up, in calls that have ended; waits for a copy.
@@ -207,18 +216,18 @@ class Plan:
         Raises:
             CtasApart: they did.
         """
-        for state in self._state.values():
+        for state in list(self._state.values()):  # other threads may be adding to them
             if state.record is not None:
                 state.record.check()
 
     def reset(self) -> None:
-        """Reset all state, that of captured graphs too; waits until the device is idle."""
+        """Reset all state, that of captured graphs too; waits for the device, so that nobody may be capturing."""
         import torch
 
         if self._index is None or not self._state:
             return
         torch.cuda.synchronize(self._index)
-        for state in self._state.values():
+        for state in list(self._state.values()):
             state.memory.zero_()
             if state.record is not None:
                 state.record.forget()
@@ -237,12 +246,18 @@ class Plan:
 
     def _launch(self, addresses: list[int]) -> None:
         """Call with the plan's device as the current one."""
+        if self._channel is None:
+            self._launch_alone(addresses)
+            return
+        with self._channel.turn():
+            self._launch_alone(addresses)
+
+    def _launch_alone(self, addresses: list[int]) -> None:
+        """No other thread is between following and launching on the channel."""
         if self._structs:
             addresses = self._spread(addresses)
-        if self._index is None:  # the emulator's, whose calls end when they return
-            self._sequence(addresses, 0)
-            return
-        stream = current_stream(self._index)
+        # The emulator's calls end when they return: it has one stream.
+        stream = 0 if self._index is None else current_stream(self._index)
         if self._channel is not None:
             self._channel.follow(stream)
         if self._state_bytes:
@@ -251,22 +266,21 @@ class Plan:
         self._sequence(addresses, stream)
 
     def _state_of(self, stream: int) -> int:
+        if self._index is not None and capturing():
+            return self._state_of_capture(stream)
         state = self._state.get(stream)
-        if capturing():
-            if state is None:
-                state = self._state_kind.take_preallocated()
-                if state is None:
-                    raise NotWarm(
-                        f"candidate {self.candidate.name} keeps state for every stream, and no preallocated state "
-                        "is left for the one that is being captured; call warm_up() or the op before the capture"
-                    )
-                self._state[stream] = state
-            _captured[id(state)] = state
-        elif state is None:
+        if state is None:
             state = self._state.setdefault(stream, self._state_kind.make())
-            self._state_kind.preallocate()
         elif state.record is not None:
             state.record.poll()
+        return state.address
+
+    def _state_of_capture(self, stream: int) -> int:
+        key = capture_number(stream), stream
+        state = self._state.get(key)
+        if state is None:
+            state = self._state[key] = self._state_kind.make()
+            _captured.append(state)
         return state.address
 
 

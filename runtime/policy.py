@@ -1,6 +1,7 @@
 """Which candidates may be dispatched: by argument, by context manager, or by environment.
 
-- `measured` (default): candidates that a record on this kind of device admits, else the control;
+- `measured` (default): candidates that a record on this kind of device admits, be it for what another compiler made
+  of the same source, else the control;
 - `verified`: also those that passed exactness for this very source;
 - `control`: the control only;
 - `reference`: torch only.

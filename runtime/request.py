@@ -12,7 +12,10 @@ from ..table import Buffer, Contract, FieldValue
 if TYPE_CHECKING:
     import torch
 
+    from .communicator import Communicator
+    from .device import Device
     from .explanation import Explanation
+    from .selection import Choice
 
     Runner = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor] | None], Sequence[torch.Tensor]]
     """Inputs and, if they are the caller's, outputs, in the order of a signature; gives the outputs."""
@@ -67,9 +70,7 @@ class Request:
 class Operator(Protocol):
     """What a family's op tells the dispatcher about itself.
 
-    One whose candidates are more than a plan's launches also has `warm_up(request, device, policy, comm)`, which
-    decides and loads by itself and gives the selection. One that changes models has `state()`, JSON-able data that
-    tells how, for the fingerprint.
+    One that changes models has `state()`, JSON-able data that tells how, for the fingerprint.
     """
 
     @property
@@ -81,6 +82,12 @@ class Operator(Protocol):
 
     def reference_for(self, fields: Mapping[str, FieldValue], kind: str) -> Runner:
         """As `Op.reference_for`."""
+
+    def load(self, choice: Choice, request: Request, device: Device, comm: Communicator | None) -> object:
+        """Load what was chosen for a request: a plan, or what the op runs instead; LoadError, NotWarm."""
+
+    def forget(self) -> None:
+        """Decide the next calls anew."""
 
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """As `Op.explain`."""

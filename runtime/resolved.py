@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Resolved:
     """Call it with tensors of the same shapes, dtype, layout and device as it was resolved for.
 
-    That they are is not checked again, but for their alignment, which `Misaligned` is raised for.
+    That they are is not checked again, but for their alignment, which `Misaligned` is raised for; nor is that `out`
+    shares no memory with the other tensors, which the op checks on every call.
     """
 
     def __init__(

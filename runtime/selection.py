@@ -8,7 +8,17 @@ from types import MappingProxyType
 from ..table import Build, Candidate, Contract, Table, Workload
 from .communicator import Communicator
 from .device import Device
-from .eligibility import Conditions, Eligible, Rejected, Stage, Unusable, judge, part_for
+from .eligibility import (
+    CompilerOf,
+    Conditions,
+    Eligible,
+    Rejected,
+    Stage,
+    Unusable,
+    judge,
+    part_for,
+    unknown_compiler,
+)
 from .policy import Policy
 from .request import Request
 
@@ -76,14 +86,17 @@ def select(
     comm: Communicator | None = None,
     exact: bool = False,
     unusable: Unusable = MappingProxyType({}),
+    compiler_of: CompilerOf = unknown_compiler,
 ) -> Selection:
     """Decide which candidate serves `request`; pure, so devices may be imagined.
 
-    Order: candidates admitted on this kind of device by measured gain; under policy `verified` the other
-    verified ones in file order; the control; the torch reference. `exact` rules out candidates under a tolerance;
-    `unusable` are builds that were found not to load on a device of this machine.
+    Order: candidates admitted on this kind of device by measured gain, be it for another compiler's machine code of
+    the same source (a prior, and said to be one), those last that aren't confirmed against the winner; under policy
+    `verified` the other verified ones in file order; the control; the torch reference. `exact` rules out candidates
+    under a tolerance; `unusable` are builds that were found not to load on a device of this machine; `compiler_of`
+    says which NVRTC's machine code would run.
     """
-    given = Conditions(device, policy, comm, exact, unusable)
+    given = Conditions(device, policy, comm, exact, unusable, compiler_of)
     judged = [
         (workload, candidate, judge(workload, candidate, request, given))
         for workload in table.workloads

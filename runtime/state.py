@@ -1,4 +1,4 @@
-"""State that kernels keep between calls of one stream; some is preallocated for streams first seen in a capture."""
+"""State that kernels keep between the calls of one stream, or of one stream's part in one captured graph."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..table import CtaRecord
-from .unpooled import unpooled
+from .unpooled import zeroed
 from .waits import WaitRecord
 
 if TYPE_CHECKING:
     import torch
-
-SPARES = 8
-"""Kept of each: the kinds of an op, all of them captured on a stream without an earlier call."""
-
-_preallocated: dict[StateKind, list[State]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +18,8 @@ class StateKind:
     """Whose state, and what it looks like; states of one kind are all alike until they are used."""
 
     candidate: str
-    index: int
-    """Ordinal of the device."""
+    device: str
+    """`cuda:0`, or `cpu` for the emulator."""
     nbytes: int
     record_at: int | None
     """Where the record of failed waits begins, bytes; None: no kernel waits."""
@@ -32,29 +27,16 @@ class StateKind:
     """What the record holds."""
 
     def make(self) -> State:
-        """New state, zeroed on the current stream; not inside a capture, whose replays would zero it again."""
-        memory = unpooled(self.nbytes, f"cuda:{self.index}")
+        """New state, zero; also inside a capture, which it doesn't become a part of."""
+        memory = zeroed(self.nbytes, self.device)
         if self.record_at is None:
             return State(memory)
         return State(memory, WaitRecord(memory, self.record_at, self.candidate, self.record))
 
-    def preallocate(self) -> None:
-        """Preallocate what is missing; a capture begins with a synchronisation, so the states are zero then."""
-        kept = _preallocated.setdefault(self, [])
-        while len(kept) < SPARES:
-            kept.append(self.make())
-
-    def take_preallocated(self) -> State | None:
-        """A preallocated state, if there is one."""
-        try:
-            return _preallocated[self].pop()
-        except (KeyError, IndexError):
-            return None
-
 
 @dataclass(slots=True)
 class State:
-    """The state of one stream."""
+    """One state."""
 
     memory: torch.Tensor
     """uint8 `[bytes]`."""

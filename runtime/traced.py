@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
 from .communicator import Communicator
 
 if TYPE_CHECKING:
     from .dispatch import Dispatch
+
+F = TypeVar("F")
 
 LIBRARY = "kernwright"
 """Namespace of the shipped library, and how those of workspaces begin."""
@@ -111,6 +113,18 @@ def graph_name(comm: Any) -> str:
             "dispatch.communicator(), or call dispatch.publish(comm) before it is traced"
         )
     return name
+
+
+def constant_while_traced(function: F) -> F:
+    """Let a trace call `function` with constants, and keep its result as one.
+
+    `torch.compiler.assume_constant_result` sets the same mark, but imports `torch._dynamo`. That keeps a process
+    group that was there before in default arguments of `torch.distributed.nn.functional`: the group outlives
+    `destroy_process_group`, and so do Gloo's threads. One that releases a tensor while the interpreter exits
+    ends the process by "terminate called without an active exception".
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
 
 
 modules: WeakValueDictionary[str, Namespace] = WeakValueDictionary()

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..table import CTA_FIELDS, CtaRecord
-from .async_record import AsyncRecord
+from .async_record import AsyncRecord, read
 from .errors import CtasApart
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ LOOK_SECONDS = 0.05
 
 
 class WaitRecord:
-    """The record in one stream's state."""
+    """The record in one stream's or capture's state."""
 
-    __slots__ = ("_candidate", "_layout", "_looked", "_record")
+    __slots__ = ("_candidate", "_layout", "_looked", "_polled", "_record")
 
     def __init__(self, state: torch.Tensor, offset: int, candidate: str, layout: CtaRecord) -> None:
         """Watch `state`, uint8 `[bytes]`, whose record begins at `offset`; `candidate` is for messages."""
@@ -33,22 +33,26 @@ class WaitRecord:
 
         self._candidate, self._layout, self._looked = candidate, layout, time.monotonic()
         end = offset + 4 * len(layout.fields)
-        self._record = AsyncRecord(state[offset:end].view(torch.int32))
+        self._record = state[offset:end].view(torch.int32)
+        self._polled: AsyncRecord | None = None  # nobody polls a capture's
 
     def poll(self) -> None:
         """Raise CtasApart if a call before this one gave up, without waiting for anything; not while capturing."""
         now = time.monotonic()
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
-            self._raise(self._record.look() or [0] * len(self._layout.fields))
+            if self._polled is None:
+                self._polled = AsyncRecord(self._record)
+            self._raise(self._polled.look() or [0] * len(self._layout.fields))
 
     def check(self) -> None:
         """Raise CtasApart if a kernel that has ended by now gave up; waits for a copy."""
-        self._raise(self._record.read())
+        self._raise(read(self._record))
 
     def forget(self) -> None:
         """Discard copies of the record that were made before it was cleared."""
-        self._record.forget()
+        if self._polled is not None:
+            self._polled.forget()
 
     def _raise(self, words: list[int]) -> None:
         found = dict(zip(self._layout.fields, words, strict=True))

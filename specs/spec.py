@@ -245,6 +245,12 @@ class Spec(Model):
                 f'the control "{control.name}" has contract "{control.contract}"; a control must be exact.'
             )
             yield Finding(("candidate", 0, "contract"), message)
+        if control.route == "external":
+            message = (
+                f'the control "{control.name}" is external; dispatch falls back to the control, which must be '
+                "generated: put a candidate of ours first, and compare with your own kernel by `bench --against`."
+            )
+            yield Finding(("candidate", 0, "route"), message)
         for candidate in candidates.values():
             missing = [
                 a for a in candidate.arch if a not in control.arch and COVERED_BY.get(a) not in control.arch

@@ -70,3 +70,46 @@ class TreeSpec:
 
     def __str__(self) -> str:
         return f"[{self.segments}, {self.lanes}, {self.chunk}]"
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """A reduction tree applied to a length: the numbers a kernel needs (docs/numerics.md#reduction-trees)."""
+
+    segments: int
+    lanes: int
+    chunk: int
+    group: int
+    """Lanes of one butterfly."""
+    groups: int
+    """Butterflies of a segment, whose results are added in order."""
+    segment: int
+    """Elements of a segment."""
+    chunks: int
+    """Chunks of a segment."""
+    steps: int
+    """Rounds in which the lanes take one chunk each."""
+    idle_lanes: bool
+    """In the last step some lanes have no chunk."""
+    load_bytes: int
+    """Widest word that divides a chunk, at most 16 bytes."""
+
+    @classmethod
+    def of(cls, tree: TreeSpec, length: int, element_bytes: int = 2) -> TreeShape:
+        """Apply `tree` to rows of `length` elements; the spec has checked that it divides them."""
+        segment = length // tree.segments
+        chunks = segment // tree.chunk
+        group = min(tree.lanes, 32)
+        chunk_bytes = tree.chunk * element_bytes
+        return cls(
+            segments=tree.segments,
+            lanes=tree.lanes,
+            chunk=tree.chunk,
+            group=group,
+            groups=tree.lanes // group,
+            segment=segment,
+            chunks=chunks,
+            steps=-(-chunks // tree.lanes),
+            idle_lanes=chunks % tree.lanes != 0,
+            load_bytes=min(16, chunk_bytes & -chunk_bytes),
+        )

@@ -5,7 +5,7 @@ names in the order of its parameters.
 """
 
 from .candidate import Candidate, Contract
-from .channel import ALIGNMENT, OVERLAP, aligned, laid_out
+from .channel import ALIGNMENT, DISAGREEMENT, OVERLAP, aligned, laid_out
 from .dtypes import ITEM_BYTES, SHORT_DTYPE
 from .family import CTA_FIELDS, CtaRecord, FamilyEntry
 from .kernel import Buffer, Build, Kernel, Launch
@@ -16,6 +16,7 @@ from .workload import FORMAT, FieldValue, Part, Table, Tree, Workload, low_end
 __all__ = [
     "ALIGNMENT",
     "CTA_FIELDS",
+    "DISAGREEMENT",
     "FORMAT",
     "ITEM_BYTES",
     "MAX_LANES",

@@ -8,6 +8,8 @@ ALIGNMENT = 256
 """Bytes."""
 OVERLAP = 3
 """In an error record of a channel, in the place of the number of a wait: two calls met on the channel."""
+DISAGREEMENT = 255
+"""The same: a peer has made another call."""
 
 
 def aligned(size: int) -> int:

@@ -31,5 +31,5 @@ class FamilyEntry:
     routes: tuple[str, ...] = ()
     """Routes that thresholds choose between, in the order in which they serve growing values of the interval."""
     waits: Mapping[int, str] = field(default_factory=dict)
-    """What a rank may wait for, by its number in the error record of a channel; `OVERLAP` is taken."""
+    """What a rank may wait for, by its number in a channel's error record; not `OVERLAP`, nor `DISAGREEMENT`."""
     cta_record: CtaRecord = CtaRecord()

@@ -37,8 +37,14 @@ class RecordLine:
     gain: float | None
     """Measured gain over the control, as a fraction (0.12 is 12% less time); None if it wasn't timed."""
     source: str
-    """The record's file name in the ledger."""
+    """File name in the ledger of the newest of its records."""
     part: tuple[int, int] | None = None
     """The part of the workload's interval that it covers, inclusive; None where all of it is one cell."""
+    compiler: str | None = None
+    """Version of the NVRTC that made the machine code, `12.9`; None where no kernel of ours was measured."""
+    basis: str = ""
+    """What the verdict rests on, in words, where it isn't an interval over blocks."""
+    unconfirmed: str = ""
+    """The admitted candidate that it wasn't compared with, or wasn't faster than, in a run of both."""
     distances: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
     """Relative L2 from FP64 of each tensor, and torch eager's own; of a candidate under a tolerance."""

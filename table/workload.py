@@ -10,7 +10,7 @@ from .candidate import Candidate
 from .family import FamilyEntry
 from .record import RecordLine
 
-FORMAT = 4
+FORMAT = 5
 """Version of this data model; `generated/dispatch.py` states the one it was written for."""
 
 FieldValue = str | int | float | tuple[int, int]

@@ -46,7 +46,7 @@ BREACHES = {
         "from . import reference",
         "The spec part of a family imports specs and table",
     ),
-    "families/hyper_connection/lowerings/limits.py": (
+    "families/hyper_connection/lowerings/gates.py": (
         "from ....runtime import Device",
         "The lowering part of a family imports specs, table and generator",
     ),

@@ -9,6 +9,8 @@ inline void griddepcontrol_launch_dependents() { grid_launch_dependents(); }
 inline void griddepcontrol_wait(KERNWRIGHT_CALLER) { grid_wait(KERNWRIGHT_HERE); }
 // %globaltimer: virtual nanoseconds. They pass with every switch, and leap where everybody only waits.
 inline std::uint64_t globaltimer() { return clock_nanoseconds(); }
+// %gridid: a number for each launch of a run, never 0.
+inline std::uint64_t gridid() { return grid_number(); }
 inline void nanosleep(unsigned nanoseconds, KERNWRIGHT_CALLER) { sleep_nanoseconds(nanoseconds, KERNWRIGHT_HERE); }
 
 }  // namespace kernwright::emulator

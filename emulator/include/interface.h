@@ -74,6 +74,7 @@ void bulk_wait_group(unsigned groups_left, Place place);
 void grid_launch_dependents();
 void grid_wait(Place place);
 std::uint64_t clock_nanoseconds();
+std::uint64_t grid_number();
 void sleep_nanoseconds(unsigned nanoseconds, Place place);
 [[noreturn]] void trap(const char* reason, Place place);
 

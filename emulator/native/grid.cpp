@@ -25,6 +25,8 @@ void grid_wait(Place place) {
   sanitizer::acquire(&previous->token);
 }
 
+std::uint64_t grid_number() { return static_cast<std::uint64_t>(current_cta->grid->index) + 1; }
+
 std::uint64_t clock_nanoseconds() {
   current_cta->fiber().reads_clock = true;
   return world->clock += 10;

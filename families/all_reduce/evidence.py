@@ -86,15 +86,15 @@ class AllReduceEvidence:
         return LAST_EPOCH if case.inputs == WRAPS else None
 
     def after_call(self, workload: Workload, call: int, words: Any) -> None:
-        """Epochs and flags of that call, and in the packets of either parity the tags of its newest call."""
+        """The epoch and flags of that call, and in the packets of either parity the tags of its newest call."""
         offsets, ranks = workload.channel, _ranks(workload)
-        words[:, offsets["epochs"] // 4 : offsets["tickets"] // 4] = _signed(call)
-        words[:, offsets["flags"] // 4 : offsets["packets"] // 4] = _signed(call)
+        words[:, offsets["ticket"] // 4 + 1] = _signed(call)
+        words[:, offsets["flags"] // 4 + 1 : offsets["packets"] // 4 : 2] = _signed(call)
         begin, half = offsets["packets"] // 4, ranks * offsets["packet"] // 4
         for parity in (0, 1):
             newest = call if call % 2 == parity else call - 1
             tags = slice(begin + parity * half + 1, begin + (parity + 1) * half, 2)
-            words[:, tags] = _signed(newest)
+            words[:, tags] = _signed(newest << 8 & 0xFFFFFFFF)
 
     def chain(self, workload: Workload, device: torch.device, seed: int) -> Chain:
         """What rank 0 times of the smallest payload."""

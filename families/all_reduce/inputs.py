@@ -12,9 +12,6 @@ from ...runtime.communicator.owner import ChannelOwner
 if TYPE_CHECKING:
     import torch
 
-WORD = 16
-"""Bytes; a tensor behind another one begins at a multiple."""
-
 
 @dataclass(frozen=True)
 class Acquired:
@@ -26,6 +23,8 @@ class Acquired:
     channel: str | None
     """None: ordinary memory, for ranks that share none."""
     slot: int
+    joint: torch.Tensor
+    """All of them as one, [local ranks, numel]."""
 
 
 class Inputs:
@@ -41,7 +40,7 @@ class Inputs:
         """Take a free slot of `channel`, or ordinary memory where that is None.
 
         Raises:
-            ValueError: no or empty tensors, a tensor that would be misaligned, or more than the channel holds.
+            ValueError: no or empty tensors, or more than the channel holds.
             RuntimeError: all slots are waiting to be reduced.
         """
         import torch
@@ -50,11 +49,6 @@ class Inputs:
         for index, size in enumerate(sizes):
             if size == 0:
                 raise ValueError(f"shape {tuple(shapes[index])} has no elements; every output must have some")
-            if index + 1 < len(sizes) and size % WORD:
-                raise ValueError(
-                    f"shape {tuple(shapes[index])} has {size} bytes in {dtype}, no multiple of {WORD}: the output "
-                    "behind it would be misaligned; put it last, or pad it"
-                )
         if not sizes:
             raise ValueError("no shapes were given; acquire at least one output")
         total, ranks = sum(sizes), comm.local_ranks
@@ -68,7 +62,7 @@ class Inputs:
             part = block[:, begin : begin + size].view(dtype)
             tensors.append(part.view(ranks, *shape) if ranks > 1 else part.view(*shape))
             begin += size
-        found = Acquired(tuple(tensors), total // dtype.itemsize, channel, slot)
+        found = Acquired(tuple(tensors), total // dtype.itemsize, channel, slot, block.view(dtype))
         self._acquired[tensors[0].data_ptr()] = found
         return found.tensors
 

@@ -7,15 +7,18 @@ The grid is that of one rank; ranks that share a launch lie along its y axis, `r
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from ...generator.lowering import Lowering
 from ...specs import CandidateSpec, Spec, WorkloadSpec
-from ...table import ITEM_BYTES, Launch, Part
+from ...table import DISAGREEMENT, ITEM_BYTES, OVERLAP, Launch, Part
 from .spec import AllReduceSpec, AllReduceWorkload, ChannelLayout, Collective
 from .threshold import ROUTES as ROUTES
-from .workload import CHANNEL_CTAS, LAYOUT_VERSION
+from .workload import BARRIERS, CHANNEL_CTAS, LAYOUT_VERSION
 
 WORD_TYPE = {4: "unsigned int", 8: "uint2", 16: "uint4"}
 """Type of a word of payload, by its bytes."""
@@ -64,6 +67,27 @@ def multiple(workload: WorkloadSpec) -> int:
     return ITEM_BYTES[workload.dtype]
 
 
+def meeting_constants(
+    workload: WorkloadSpec, candidate: CandidateSpec, operations: Iterable[str]
+) -> dict[str, Any]:
+    """What `call.cuh.j2` and `barrier.cuh.j2` need; `digests` tell the operations of all candidates apart."""
+    what = [workload.family, *(str(workload.fields()[name]) for name in ("dtype", "world_size"))]
+    text = json.dumps([*what, candidate.schedule()], sort_keys=True)
+
+    def digest(operation: str) -> str:
+        return f"0x{hashlib.sha256(f'{operation} {text}'.encode()).hexdigest()[:8]}u"
+
+    return {
+        "digests": {operation: digest(operation) for operation in operations},
+        "flag_type": "unsigned long long",
+        "barriers": BARRIERS,
+        "overlap": OVERLAP,
+        "disagreement": DISAGREEMENT,
+        "layout_version": LAYOUT_VERSION,
+        "channel_ctas": CHANNEL_CTAS,
+    }
+
+
 def lower(workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:
     """Lower a candidate of an all-reduce workload; every route has templates, and every operation is one launch."""
     assert isinstance(workload, AllReduceWorkload)
@@ -72,6 +96,7 @@ def lower(workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:
     layout = asdict(ChannelLayout.of(workload))
     pointers = f"pointers[{workload.world_size}]"
     constants: dict[str, Any] = {
+        **meeting_constants(workload, candidate, ARGUMENTS),
         "dtype": workload.dtype,
         "world_size": workload.world_size,
         "ctas": candidate.ctas,
@@ -83,8 +108,6 @@ def lower(workload: WorkloadSpec, candidate: CandidateSpec) -> Lowering:
         "poison": POISON[word_bytes],
         "tagged_type": TAGGED_TYPE[candidate.word_bytes],
         "layout": layout,
-        "layout_version": LAYOUT_VERSION,
-        "channel_ctas": CHANNEL_CTAS,
     }
     return Lowering(
         template=f"all_reduce/{candidate.route}.cu.j2",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...runtime import policy as policies
-from ...runtime.arguments import checked_kind, dtype_name, refuse_grad
+from ...runtime.arguments import check_device, checked_kind, dtype_name, refuse_grad
 from ...runtime.call_options import CallOptions, options_schema
 from ...runtime.communicator.owner import ChannelOwner
 from ...runtime.communicator.single_channel import SingleChannel
@@ -30,6 +30,7 @@ from ...runtime.request import Request
 from ...runtime.resolved import Resolved
 from ...runtime.traced import graph_name
 from ...table import ITEM_BYTES, Contract, FieldValue
+from .distance import stated
 from .inputs import Acquired, Inputs, split_like
 from .request import FAMILY, KINDS, check_alike, check_comm, check_tensors
 
@@ -93,7 +94,7 @@ class AllReduce(Op):
             tensor: of any shape, the same on every rank; a dense one is read as it is, others are copied first.
                 With a communicator of local ranks, the first dimension is the rank.
             comm: the ranks.
-            out: contiguous, of the same shape and dtype; may be `tensor` itself.
+            out: contiguous, of the same shape and dtype; `tensor` itself, or memory that none of it lies in.
             channel: the spec whose channel is used; by default the first that serves the size.
             exact: take the sum in rank order even where only torch.distributed serves.
             policy: which candidates may be dispatched.
@@ -119,7 +120,10 @@ class AllReduce(Op):
         exact: bool = False,
         policy: str | None = None,
     ) -> torch.Tensor:
-        """The sum over the ranks of `a + b`, which a rank rounds to the storage dtype first; else as `all_reduce`."""
+        """The sum over the ranks of `a + b`, which a rank rounds to the storage dtype first; else as `all_reduce`.
+
+        `out` may be `a` or `b`.
+        """
         return self._called("sum2", (a, b), (channel, exact, policy, comm), out)
 
     def acquire_outputs(
@@ -136,14 +140,14 @@ class AllReduce(Op):
         ordinary ones. With a communicator of local ranks every tensor gets the rank as its first dimension.
 
         Args:
-            shapes: of the tensors; all but the last must have a multiple of 16 bytes.
+            shapes: of the tensors. The first begins at a multiple of 16 bytes, and so does one behind others that
+                have a multiple of 16 bytes together; else it begins inside a word, where producers may be slower.
             dtype: of all of them.
             comm: the ranks.
             channel: the spec whose channel is used; by default the first open one that holds the payload.
 
         Raises:
-            ValueError: no or empty tensors, a tensor that would be misaligned, an unknown channel, or more than
-                the channel holds.
+            ValueError: no or empty tensors, an unknown channel, or more than the channel holds.
             RuntimeError: both inputs of the channel are waiting to be reduced.
         """
         check_comm(comm)
@@ -210,15 +214,15 @@ class AllReduce(Op):
     ) -> list[torch.Tensor]:
         first, ranks, kind = found.tensors[0], comm.local_ranks, "symmetric"
         if found.channel is None:
-            sum_of = self._fallback(kind, comm, exact)
-            return [sum_of(tensor) for tensor in found.tensors]
-        values = (found.channel, exact, policy, comm)
-        resolved = self._resolved_for(kind, found.numel, first, values, found.slot)
-        if resolved.plan is None:  # one call, which is counted once
-            rest = [resolved.serve((tensor,), None)[0] for tensor in found.tensors[1:]]
-            return [resolved(first), *rest]
-        flat = first.new_empty(ranks * found.numel)
-        resolved(out=flat)
+            flat = self._fallback(kind, comm, exact)(found.joint)
+        else:
+            values = (found.channel, exact, policy, comm)
+            resolved = self._resolved_for(kind, found.numel, first, values, found.slot)
+            if resolved.plan is None:
+                flat = resolved(found.joint)
+            else:
+                flat = first.new_empty(ranks * found.numel)
+                resolved(out=flat)
         return split_like(flat.view(ranks, -1), found.tensors, ranks)
 
     def _called(
@@ -245,8 +249,9 @@ class AllReduce(Op):
         check_comm(comm)
         refuse_grad([("the tensor", part) for part in given], FAMILY)
         check_alike(given)
-        check_tensors(tensor, comm, out)
+        check_tensors(given, comm, out)
         if numel == 0:
+            check_device(tensor, comm, "the tensor")
             return tensor.clone() if out is None else out  # type: ignore[no-any-return]
         resolved = self._resolved_for(kind, numel // comm.local_ranks, tensor, values)
         if resolved.plan is None:
@@ -280,6 +285,12 @@ class AllReduce(Op):
         check_alike(given)
         return [given[0].new_empty(given[0].shape)]
 
+    def forget(self) -> None:
+        """Decide the next calls of all communicators anew; acquired inputs stay."""
+        super().forget()
+        for known in self._of.values():
+            known.resolved.clear()
+
     def _resolved_for(
         self, kind: str, numel: int, tensor: torch.Tensor, values: tuple[Any, ...], slot: int = 0
     ) -> Resolved:
@@ -288,6 +299,7 @@ class AllReduce(Op):
         key = (kind, numel, tensor.dtype, tensor.device, slot, values[:-1], policies.current())
         found = known.get(key)
         if found is None:
+            check_device(tensor, values[-1], "the tensor")
             options: AllReduceOptions = self._options(values)
             request = self._of_size(kind, numel, dtype_name(tensor), options, slot)
             chosen, device = chosen_policy(options.policy), options.comm.device_of(tensor)
@@ -312,6 +324,7 @@ class AllReduce(Op):
     ) -> Explanation:
         """Which candidate a call takes, and the reason for every candidate; communicates nothing."""
         check_comm(comm)
+        check_device(tensor, comm, "the tensor")
         checked_kind(kind, self.kinds)
         options = AllReduceOptions(comm, exact, policy, channel)
         request = self._of_size(kind, tensor.numel() // comm.local_ranks, dtype_name(tensor), options)
@@ -354,7 +367,8 @@ class AllReduce(Op):
         if options.exact:
             note = "all contributions gathered by torch.distributed and added in rank order"
             return replace(request, reference_note=note)
-        note = "torch.distributed.all_reduce, whose order of adding isn't specified"
+        distance = stated(dtype, comm.world_size)
+        note = f"torch.distributed.all_reduce, whose order of adding isn't specified: {distance}"
         return replace(request, reference_contract="tolerance", reference_note=note)
 
     def _fallback(self, kind: str, comm: ChannelOwner, exact: bool) -> Callable[..., torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ...runtime.arguments import check_overlap
 from ...runtime.communicator.owner import ChannelOwner
 from ...runtime.declaration import Kind
 
@@ -32,8 +33,9 @@ def check_comm(comm: object) -> None:
         )
 
 
-def check_tensors(tensor: torch.Tensor, comm: ChannelOwner, out: torch.Tensor | None) -> None:
+def check_tensors(given: Sequence[torch.Tensor], comm: ChannelOwner, out: torch.Tensor | None) -> None:
     """Refuse tensors that don't fit the ranks or each other; raises ValueError."""
+    tensor = given[0]
     if comm.local_ranks > 1 and (tensor.dim() == 0 or tensor.shape[0] != comm.local_ranks):
         raise ValueError(
             f"the tensor has shape {tuple(tensor.shape)}; with {comm.local_ranks} local ranks its first dimension "
@@ -47,6 +49,17 @@ def check_tensors(tensor: torch.Tensor, comm: ChannelOwner, out: torch.Tensor | 
             f"out is {out.dtype} of shape {tuple(out.shape)} on {out.device}, strides {out.stride()}; it must be "
             f"{tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}, contiguous"
         )
+    if out is tensor and len(given) == 1:
+        return
+    # A rank that stores its sums in a part of an input spoils what other CTAs, or other ranks, haven't read yet.
+    begin, size = out.data_ptr(), out.nbytes
+    for part in given:
+        if part is out:
+            continue
+        distance = part.data_ptr() - begin
+        if not part.is_contiguous() or -size < distance < 0 or 0 < distance < size:
+            names = ("a", "b") if len(given) > 1 else ("the tensor",)
+            check_overlap({"out": out}, dict(zip(names, given, strict=True)), {"out": "out"}, names)
 
 
 def check_alike(given: Sequence[torch.Tensor]) -> None:

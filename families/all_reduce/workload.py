@@ -16,10 +16,10 @@ from ...table import FieldValue, laid_out
 
 WorldSizes = Literal[2, 4, 8]
 
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 """Version of `ChannelLayout`; ranks whose layouts differ can't talk."""
 CHANNEL_CTAS = 256
-"""Epochs of a rank, and flags of each of its barriers: the largest grid that a channel serves."""
+"""Flags of each barrier of a rank: the largest grid that a channel serves."""
 BARRIERS = 2
 """Barriers of a call: at its start, and behind its reads or its first stage."""
 RECORD_WORDS = 8
@@ -27,7 +27,7 @@ RECORD_WORDS = 8
 INPUT_SLOTS = 2
 """Inputs that a producer may hold at once; they never alias."""
 PARITIES = 2
-"""Slots of what a kernel itself writes for its peers: odd and even epochs."""
+"""Flags, and slots of what a kernel itself writes for its peers: odd and even epochs."""
 WORD = 16
 """Bytes of the widest load: views of an input begin at a multiple of it."""
 MAX_PAYLOAD = 2**29
@@ -80,7 +80,7 @@ class AllReduceWorkload(WorkloadSpec):
         return {}
 
     def problems(self) -> Iterator[Finding]:
-        """Find payloads that aren't whole elements, views that would be misaligned, and packets that don't fit."""
+        """Find payloads that aren't whole elements, and packets that don't fit."""
         element = DTYPE_BYTES[self.dtype]
         for end in ("min", "max"):
             size = getattr(self.payload_bytes, end)
@@ -98,13 +98,6 @@ class AllReduceWorkload(WorkloadSpec):
                 f"one row has {row} bytes in {self.dtype}, more than the largest payload, {self.capacity}."
             )
             yield Finding(("payload_bytes", "max"), message)
-        for index, width in enumerate(self.widths[:-1]):
-            if width * element % WORD:
-                message = (
-                    f"rows of {width} elements of {self.dtype} have {width * element} bytes, no multiple of "
-                    f"{WORD}: the tensor behind them would be misaligned; only the last width may be odd."
-                )
-                yield Finding(("widths", index), message)
         if self.packet_bytes % WORD or self.packet_bytes > self.capacity:
             message = (
                 f"found {self.packet_bytes}; it must be a multiple of {WORD}, and at most the largest payload, "
@@ -116,10 +109,10 @@ class AllReduceWorkload(WorkloadSpec):
 def meeting_parts(ranks: int) -> dict[str, int]:
     """Bytes of what ranks meet by, in the order of `ChannelLayout`, where it is explained."""
     return {
-        "epochs": 4 * CHANNEL_CTAS,
-        "tickets": 4 * CHANNEL_CTAS,
+        "ticket": 8,
+        "departures": 4,
         "record": 4 * RECORD_WORDS,
-        "flags": 4 * BARRIERS * CHANNEL_CTAS * ranks,
+        "flags": 8 * PARITIES * BARRIERS * CHANNEL_CTAS * ranks,
     }
 
 
@@ -130,14 +123,14 @@ class ChannelLayout:
     A new channel is all zeros; epoch 0 is never used, so that zero means "not written yet".
     """
 
-    epochs: int
-    """Epoch of the last call, for each CTA of a grid; this rank's alone."""
-    tickets: int
-    """Calls that are running, for each CTA of a grid; if there are several, two streams use the channel at once."""
+    ticket: int
+    """64 bits: which call is inside, below the epoch of the last one; this rank's alone."""
+    departures: int
+    """CTAs that have left their call; a whole call adds `CHANNEL_CTAS`, whatever its grid."""
     record: int
     """The first failure of this rank; its first word is 0 as long as there is none."""
     flags: int
-    """[barrier, CTA, peer]: the epoch up to which the peer's CTA has come; peers write it."""
+    """[parity, barrier, CTA, peer], 64 bits: epoch and digest of the call where the peer's CTA is; peers write it."""
     packets: int
     """[parity, peer]: payloads as tagged words, twice as long as their data; peers write them."""
     staged: int

@@ -19,6 +19,7 @@ from ...specs.matrix import MatrixOptions, tiling_findings
 from ...specs.spec import CandidateSpec, ScheduleValues, Spec, WorkloadSpec
 from ...specs.tiling import RowTiling, row_tiling
 from .schedules.hopper import OneKernel, TwoKernels
+from .schedules.limits import check_fused, check_replicated, check_sharded, unfit
 from .schedules.tensor_core import TensorCore
 from .schedules.wgmma import Wgmma
 from .workload import HyperConnectionWorkload
@@ -105,7 +106,11 @@ class MatrixRoute(CandidateSpec, MatrixOptions):
         kernels = ("down", self.UP)  # what fits `down` also fits `down_final`, which has fewer rows
         makers = {kernel: partial(self.tiling, workload, kernel) for kernel in kernels}
         tables: dict[str, MatrixOptions | None] = {kernel: getattr(self, kernel) for kernel in kernels}
-        yield from tiling_findings(makers, tables)
+        found = list(tiling_findings(makers, tables))
+        yield from found or unfit(partial(self._check, workload))
+
+    def _check(self, workload: HyperConnectionWorkload) -> None:
+        """Check what the templates and the hardware can hold, of tilings that there are; raises Unfit."""
 
 
 class Replicated(MatrixRoute):
@@ -116,6 +121,9 @@ class Replicated(MatrixRoute):
     """Options of the up kernel alone; they win over the flat ones."""
 
     KERNELS: ClassVar[tuple[str, ...]] = ("combine_norm", "norm", "combine", "down", "down_final", "up_mix")
+
+    def _check(self, workload: HyperConnectionWorkload) -> None:
+        check_replicated(workload, self)
 
 
 class Sharded(MatrixRoute):
@@ -180,6 +188,13 @@ class Sharded(MatrixRoute):
             yield Finding(("prefetch_chunks",), message)
         yield from super().problems(workload)
 
+    def gates(self, workload: HyperConnectionWorkload) -> int:
+        """Gates of a row that a team computes, one after the other."""
+        return workload.branches
+
+    def _check(self, workload: HyperConnectionWorkload) -> None:
+        check_sharded(workload, self, self.gates(workload))
+
 
 class GateSharded(Sharded):
     """A rank computes the gates of its branches for all hidden coordinates; the gates are exchanged."""
@@ -195,6 +210,10 @@ class GateSharded(Sharded):
     def rows(self, workload: HyperConnectionWorkload) -> dict[str, int]:
         """Give the rows that one rank computes, by kernel: all hidden rows, of its own branches only."""
         return super().rows(workload) | {"up": workload.hidden}
+
+    def gates(self, workload: HyperConnectionWorkload) -> int:
+        """Those of the rank's own branches."""
+        return workload.branches // workload.world_size
 
 
 class HiddenSharded(Sharded):
@@ -224,6 +243,15 @@ class FusedUpMixGather(Sharded):
         rows = super().rows(workload)
         gates = workload.branches if self.parallel_gates else 1
         return rows | {"up_mix": rows["up_mix"] * gates}
+
+    def gates(self, workload: HyperConnectionWorkload) -> int:
+        """One of a row, where every gate is a row."""
+        return 1 if self.parallel_gates else workload.branches
+
+    def _check(self, workload: HyperConnectionWorkload) -> None:
+        super()._check(workload)
+        gates = workload.branches if self.parallel_gates else 1
+        check_fused(self, self.tiling(workload, "up_mix"), gates)
 
 
 HyperConnectionRoute = Annotated[

@@ -12,13 +12,13 @@ from ...runtime.call_options import CallOptions
 from ...runtime.declaration import Kind
 from ...runtime.device import Device, current, serves
 from ...runtime.dispatch import Dispatch, chosen_policy
-from ...runtime.errors import LoadError, NotExact
+from ...runtime.errors import NotExact
 from ...runtime.op import Op
-from ...runtime.policy import Policy
 from ...runtime.selection import Choice, Selection
 from ...runtime.statistics import Tally, refuse
 from ...runtime.watch import note
 from ...table import Contract, FieldValue, Workload
+from ..all_reduce.distance import stated
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +42,8 @@ class Terms(CallOptions):
     nonfinite: str = "nan"
     force: SliceSchedule | str | None = None
     """A schedule of torch's own, or a candidate by name, whatever the records say: for benchmarks and tests."""
+    plain_elsewhere: bool = False
+    """Rows that the forced candidate doesn't serve take the plain path: an installed layer is called with any."""
 
 
 class Deciding(Op):
@@ -60,6 +62,8 @@ class Deciding(Op):
         """Bind."""
         super().__init__(dispatch)
         self._decisions: dict[object, GroupDecision] = {}
+        self._remembered: list[dict[Any, Any]] = []
+        """What layer groups and the plain path remember of decided calls."""
 
     def shapes(self, fields: Mapping[str, Any], kind: str) -> Mapping[str, tuple[int, ...]]:  # noqa: ARG002
         """Of one rank."""
@@ -67,8 +71,9 @@ class Deciding(Op):
         return {"x": (m, k), "weight": (width, k), "result": (m, width)}
 
     def promise(self, fields: Mapping[str, Any], kind: str) -> tuple[Contract, str]:  # noqa: ARG002
-        """A library's GEMM adds in an order that isn't specified."""
-        return "tolerance", "torch's GEMM, then the plain all-reduce"
+        """A library's GEMM adds in an order that isn't specified; so may what reduces its products."""
+        distance = stated(str(fields["dtype"]), fields["world_size"])
+        return "tolerance", f"torch's GEMM, then the plain all-reduce of its products: {distance}"
 
     def request(self, fields: Mapping[str, FieldValue], kind: str, problems: tuple[str, ...] = ()) -> Request:
         """As of every op; where nothing is quantised, any `nonfinite` serves."""
@@ -97,6 +102,7 @@ class Deciding(Op):
 
     def _decider(self, terms: Terms) -> Callable[[torch.Tensor, torch.Tensor], GroupDecision]:
         decided: dict[object, tuple[GroupDecision, Tally]] = {}
+        self._remembered.append(decided)
 
         def decide(x: torch.Tensor, weight: torch.Tensor) -> GroupDecision:
             policy = policies.current() if terms.policy is None else terms.policy
@@ -115,9 +121,11 @@ class Deciding(Op):
     def _decide(self, request: Request, device: Device, terms: Terms) -> tuple[GroupDecision, Tally]:
         if terms.force is not None:
             return self._forced(request, device, terms), Tally()
+        from .overlap.group import PLAIN
+
         note(f"{FAMILY} {request.label} was decided")
         chosen = chosen_policy(terms.policy)
-        selection, decision = self._settle(request, device, chosen, terms.comm, terms.exact)
+        selection, decision = self._dispatch.settle(request, device, chosen, terms.comm, terms.exact)
         if selection.fallback is not None and policies.strict():
             raise refuse(selection)
         if terms.exact:
@@ -125,28 +133,21 @@ class Deciding(Op):
                 f"exact=True was asked for, and {FAMILY} {request.label} is a library's GEMM on every route, whose "
                 "order of adding isn't specified; pass exact=False"
             )
-        return decision, self._dispatch.statistics.tally(selection)
+        return decision or PLAIN, self._dispatch.statistics.tally(selection)
 
-    def _settle(
-        self, request: Request, device: Device, policy: Policy, comm: Any, exact: bool = False
-    ) -> tuple[Selection, GroupDecision]:
-        """Decide and load; if a build doesn't load, note the reason and decide again without it."""
-        while True:
-            selection = self._dispatch.select(request, device, policy, comm, exact)
-            try:
-                return selection, self._loaded(selection.chosen, device, comm)
-            except LoadError as error:
-                self._dispatch.set_aside(selection, str(error))
+    def load(self, choice: Choice, request: Request, device: Device, comm: Any) -> GroupDecision:  # noqa: ARG002
+        """What a layer group runs; LoadError as in every op."""
+        return self._loaded(choice, device, comm)
 
-    def warm_up(self, request: Request, device: Device, policy: Policy, comm: Any) -> Selection:
-        """Load what would be dispatched, as `Dispatch.warm_up` asks for it."""
-        return self._settle(request, device, policy, comm)[0]
+    def forget(self) -> None:
+        """Decide the next calls of all layer groups anew."""
+        super().forget()
+        for remembered in self._remembered:
+            remembered.clear()
 
-    def _loaded(self, choice: Choice | None, device: Device, comm: Any) -> GroupDecision:
-        from .overlap.group import PLAIN, loaded
+    def _loaded(self, choice: Choice, device: Device, comm: Any) -> GroupDecision:
+        from .overlap.group import loaded
 
-        if choice is None:
-            return PLAIN
         channel = comm.channel(choice.workload.spec) if choice.candidate.capabilities else None
         key = (choice.workload.name, choice.candidate.name, choice.arch, device.index, channel)
         if key not in self._decisions:
@@ -154,26 +155,40 @@ class Deciding(Op):
         return self._decisions[key]
 
     def _forced(self, request: Request, device: Device, terms: Terms) -> GroupDecision:
-        from .overlap.group import GroupDecision
+        from .overlap.group import PLAIN, GroupDecision
 
         if not isinstance(terms.force, str):
             assert terms.force is not None
+            if terms.force.route not in ("serial", "sliced_nccl"):
+                raise ValueError(
+                    f"force is {terms.force}, and a schedule by itself has neither kernels nor a channel; force a "
+                    "candidate by its name, or a schedule of route sliced_nccl"
+                )
             return GroupDecision(terms.force)
         fields = dict(request.fields)
         m: Any = fields.pop("m")
-        names = []
-        for work in self._workloads(fields):
-            low, high = rows_of(work)
-            for candidate in work.candidates if low <= m <= high else ():
-                names.append(candidate.name)
-                arch = serves(candidate.builds, device.arch)
-                if candidate.name == terms.force and arch is not None:
-                    choice = Choice(work, candidate, arch, candidate.builds[arch])
-                    return self._loaded(choice, device, terms.comm)
+        cells = [(rows_of(work), work) for work in self._workloads(fields)]
+        named = self._named([work for _, work in cells], terms.force, device)
+        for choice in named:
+            low, high = rows_of(choice.workload)
+            if low <= m <= high:
+                return self._loaded(choice, device, terms.comm)
+        if named and terms.plain_elsewhere:
+            return PLAIN
+        serving = [one.name for (low, high), work in cells if low <= m <= high for one in work.candidates]
         raise ValueError(
             f"no candidate {terms.force!r} serves {request.label} on {device}; the table has "
-            f"{', '.join(names) or 'none'}"
+            f"{', '.join(serving) or 'none'}"
         )
+
+    def _named(self, works: list[Workload], name: str, device: Device) -> list[Choice]:
+        """The candidates of a name that are built for a device, by cells."""
+        return [
+            Choice(work, candidate, arch, candidate.builds[arch])
+            for work in works
+            for candidate in work.candidates
+            if candidate.name == name and (arch := serves(candidate.builds, device.arch)) is not None
+        ]
 
     def _workloads(self, fields: Mapping[str, FieldValue]) -> list[Workload]:
         """Those of the table that have these fields so."""
@@ -183,35 +198,40 @@ class Deciding(Op):
             if work.family == FAMILY and all(work.fields[name] == value for name, value in fields.items())
         ]
 
-    def _admitted(
-        self, weight: torch.Tensor, quantisation: str, comm: Any, policy: str | None
-    ) -> tuple[dict[str, str], str]:
-        """What serves each cell that doesn't take the plain path, and that in words; if there is none, why."""
-        found: dict[str, str] = {}
-        reason = "the dispatch table has no workload of its shape"
+    def _layer_fields(self, weight: torch.Tensor, quantisation: str, comm: Any) -> dict[str, FieldValue]:
+        """What a layer of a model says of a call."""
         width, k = weight.shape
         fields: dict[str, FieldValue] = {"width": width, "k": k, "world_size": comm.world_size}
         fields["quantisation"] = quantisation
         if quantisation == "none":
             fields["dtype"] = dtype_name(weight)
+        return fields
+
+    def _admitted(
+        self, weight: torch.Tensor, quantisation: str, comm: Any, policy: str | None
+    ) -> tuple[list[Choice], str]:
+        """What serves each cell that doesn't take the plain path, and that in words; if there is none, why."""
+        found: list[Choice] = []
+        reason = "the dispatch table has no workload of its shape"
         device = current(weight.device)
-        for work in self._workloads(fields):
+        for work in self._workloads(self._layer_fields(weight, quantisation, comm)):
             request = self.request_for({**work.fields, "m": rows_of(work)[0]}, KIND)
             selection = self._dispatch.select(request, device, chosen_policy(policy), comm, False)
             chosen = selection.chosen
             if chosen is not None and chosen.candidate.route != "serial":
-                found[work.name] = f"{chosen.candidate.name} {chosen.build.code[:12]}"
+                found.append(chosen)
             else:
                 reason = (
                     f"nothing is faster than the plain path here as far as records say: {_why(selection)}"
                 )
-        words = ", ".join(f"{cell}: {candidate}" for cell, candidate in found.items())
+        words = ", ".join(f"{cell}: {candidate}" for cell, candidate in map(in_words, found))
         return found, words or reason
 
     def plain_all_reduce(self, comm: Any) -> Callable[[torch.Tensor], None]:
         """The plain path's: our all-reduce where it has a kernel for the payload, else the group's, in place."""
         operator: Any = self._dispatch.operator("all_reduce")
         ours: dict[tuple[int, Any, str], bool] = {}
+        self._remembered.append(ours)
 
         def all_reduce(tensor: torch.Tensor) -> None:
             import torch
@@ -234,6 +254,17 @@ def rows_of(workload: Workload) -> tuple[int, int]:
     m = workload.fields["m"]
     assert isinstance(m, tuple)
     return m
+
+
+def in_words(choice: Choice) -> tuple[str, str]:
+    """A cell, and what serves it."""
+    return choice.workload.name, f"{choice.candidate.name} {choice.build.code[:12]}"
+
+
+def fewest_rows(choice: Choice) -> int:
+    """The fewest rows of its cell that don't take the plain path."""
+    least: Any = choice.candidate.options.get("min_m", 1)
+    return max(rows_of(choice.workload)[0], int(least))
 
 
 def _why(selection: Selection) -> str:

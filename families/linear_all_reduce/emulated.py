@@ -119,12 +119,17 @@ class _EmulatedRank:
         at, slices = 0, list[Slice]()
         for begin, end in pairwise((0, *accumulate(numels))):
             slices.append(Slice(len(slices), begin, end, at))
-            source = DeviceBuffer("partial", partial[begin:end], "in", self.first, self.group.dtype)
-            size, channel = source.array.nbytes, self.group.channels[self.first]
-            self.move(source, 0, channel, self.group.partials_at + at, size)  # the GEMM of a slice
-            at += words_of(size) * WORD
+            at += words_of(partial[begin:end].nbytes) * WORD
+
+        def multiply(part: Slice) -> None:
+            source = DeviceBuffer(
+                "partial", partial[part.begin : part.end], "in", self.first, self.group.dtype
+            )
+            channel, to = self.group.channels[self.first], self.group.partials_at + part.at
+            self.move(source, 0, channel, to, source.array.nbytes)
+
         reduction = self.reduction(tuple(slices), options.get("stages"))
-        run(slices, _TwoLanes(), lambda _: None, reduction, options.get("additions", "side"))
+        run(slices, _TwoLanes(), multiply, reduction, options.get("additions", "side"))
 
     def reduction(self, slices: tuple[Slice, ...], stages: int | None) -> ChannelPartials:
         rank: Any = self

@@ -116,10 +116,10 @@ class LinearAllReduceEvidence:
         return LAST_EPOCH if case.inputs == WRAPS else None
 
     def after_call(self, workload: Workload, call: int, words: Any) -> None:
-        """Epochs and flags of that call."""
+        """The epoch and flags of that call."""
         offsets, signed = workload.channel, call - 2**32 if call >= 2**31 else call
-        words[:, offsets["epochs"] // 4 : offsets["tickets"] // 4] = signed
-        words[:, offsets["flags"] // 4 : offsets["scratch"] // 4] = signed
+        words[:, offsets["ticket"] // 4 + 1] = signed
+        words[:, offsets["flags"] // 4 + 1 : offsets["scratch"] // 4 : 2] = signed
 
     def most(self, workload: Workload, candidate: Candidate) -> int:
         """The high end of the cell."""

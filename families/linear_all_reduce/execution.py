@@ -44,18 +44,17 @@ class Execution:
             self._streams = [torch.cuda.Stream(groups[0].comm.device) for _ in groups]  # type: ignore[no-untyped-call]
             self._warm(at)
 
-    def prepare(self) -> None:
-        """Eager calls preallocate for a stream that is first seen in a capture; nothing else is needed."""
-
     def run(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Compute `result`; memory that the allocator hands out for it is poisoned before."""
         self._compute([tensors[buffer.name] for buffer in self.signature.inputs], tensors["result"])
 
-    def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """[result], fresh."""
-        if len(self._groups) == 1:
+    def __call__(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None = None
+    ) -> Sequence[torch.Tensor]:
+        """[result], fresh unless it is given."""
+        if len(self._groups) == 1 and outputs is None:
             return [self._groups[0](*_tensors(inputs))]
-        result = inputs[0].new_empty(self.signature.outputs[0].shape)
+        (result,) = outputs or [inputs[0].new_empty(self.signature.outputs[0].shape)]
         self._compute(inputs, result)
         return [result]
 

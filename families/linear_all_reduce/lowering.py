@@ -11,20 +11,18 @@ from __future__ import annotations
 from typing import Any
 
 from ...generator.literals import float_literal
-from ...generator.lowering import Lowering, ScheduleError
+from ...generator.lowering import Lowering
 from ...specs import CandidateSpec, WorkloadSpec
 from ...table import Launch, laid_out
-from ..all_reduce.lowering import POISON, WORD_TYPE
-from ..all_reduce.workload import CHANNEL_CTAS, LAYOUT_VERSION, WORD, meeting_parts
+from ..all_reduce.lowering import POISON, WORD_TYPE, meeting_constants
+from ..all_reduce.workload import WORD, meeting_parts
 from .spec import MAX_SLICES, MAX_THREADS, WARP, Grid, Linear, Pulling, SlicedCopyEngine
-from .workload import ELEMENT, LinearAllReduceWorkload
+from .workload import ELEMENT, QUANTISE_STEPS, LinearAllReduceWorkload
 
 QUANTISE_CTAS = 1056
 """Eight a multiprocessor of an H200; they stride over the rows."""
-QUANTISE_STEPS = 4
-"""Words of a row that a thread keeps in registers; with twice as many, CTAs of 1,024 threads spill."""
 LEAST_SCALE = 1 / (448 * 512)
-CAPABILITY = "linear_all_reduce_layout_1"
+CAPABILITY = "linear_all_reduce_layout_2"
 """Names `channel_layout`; ranks whose layouts differ can't talk."""
 ARGUMENTS = {
     "channels": "pointers[{}]",
@@ -118,12 +116,6 @@ def _quantisation(workload: LinearAllReduceWorkload) -> dict[str, Any]:
     words = workload.k * ELEMENT // WORD
     threads = min(MAX_THREADS, -(-words // (WARP * QUANTISE_STEPS)) * WARP)
     steps = -(-words // threads)
-    if steps > QUANTISE_STEPS:
-        most = QUANTISE_STEPS * MAX_THREADS * WORD // ELEMENT
-        raise ScheduleError(
-            f"k is {workload.k}, and a row is quantised out of the registers of one CTA, which hold {most} elements; "
-            "split the layer, or leave it unquantised"
-        )
     return {
         "k": workload.k,
         "row_words": words,
@@ -139,6 +131,7 @@ def _exchange(workload: LinearAllReduceWorkload, candidate: Grid, layout: dict[s
     meeting = (1, WARP) if isinstance(candidate, SlicedCopyEngine) else (candidate.ctas, candidate.threads)
     at_once = candidate.loads_in_flight if isinstance(candidate, Pulling) else 1
     return {
+        **meeting_constants(workload, candidate, _peer_kernels(candidate)),
         "words_at_once": at_once,
         "sums_at_once": max(1, at_once // workload.world_size),
         "world_size": workload.world_size,
@@ -151,8 +144,6 @@ def _exchange(workload: LinearAllReduceWorkload, candidate: Grid, layout: dict[s
         "word_type": WORD_TYPE[WORD],
         "poison": POISON[WORD],
         "layout": layout,
-        "layout_version": LAYOUT_VERSION,
-        "channel_ctas": CHANNEL_CTAS,
     }
 
 
@@ -163,7 +154,7 @@ def _peer_kernels(candidate: Grid) -> dict[str, Launch]:
         return {"reduce": Launch(grid=grid, block=block, args=args, resident=True)}
     one, warp = (1, 1, 1), (WARP, 1, 1)
     return {
-        "meet": Launch(one, warp, ("channels", "rank_base", "timeout_ns"), resident=True),
+        "meet": Launch(one, warp, ("channels", "at", "numel", "rank_base", "timeout_ns"), resident=True),
         "add": Launch(
             grid, block, ("channels", "at", "fetched", "stride", "result", "begin_at", "numel", "rank_base")
         ),

@@ -10,20 +10,24 @@ and engines do it there too.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...runtime import policy as policies
+from ...runtime.arguments import check_device
 from ...runtime.device import current
 from ...runtime.dispatch import Dispatch, chosen_policy
+from ...runtime.errors import LoadError, first_line
 from ...runtime.explanation import Explanation
+from ...runtime.selection import Choice
 from ...runtime.traced import graph_name
-from .decisions import Deciding, Terms
+from .decisions import Deciding, Terms, fewest_rows, in_words
 
 if TYPE_CHECKING:
     import torch
 
     from .overlap.group import LayerGroup
-    from .overlap.install import Installation
+    from .overlap.install import Installation, Served
     from .overlap.rows import SliceSchedule
 
 
@@ -112,38 +116,82 @@ class LinearAllReduce(Deciding):
         *,
         policy: str | None = None,
         force: SliceSchedule | str | None = None,
+        check: bool = True,
     ) -> Installation:
         """Route the model's row-parallel layers through the op where some schedule is admitted for them.
 
-        Layers are recognised by their attributes (`overlap.install`). Call it on every rank, before the model is
-        compiled or captured.
+        Collective: call it on every rank, with the same model, before the model is compiled or captured. A layer is
+        routed on all ranks or on none. Only layers that are recognised exactly are (`overlap.recognise`); no
+        attribute of theirs changes but `forward`.
+
+        Args:
+            model: whose layers.
+            comm: a communicator, one rank a process.
+            policy, force: as in a call; rows that a forced candidate doesn't serve take the plain path.
+            check: call every layer once, routed and not, and leave it alone where the results differ.
 
         Returns:
             Which layers were routed and which weren't, with reasons; it can `uninstall`.
         """
         from .overlap.install import install
 
-        decisions: dict[str, str] = {}
+        choices: dict[tuple[object, str], list[Choice]] = {}
 
-        def serving(weight: torch.Tensor, quantisation: str) -> tuple[bool, str]:
-            if force is not None:
-                return True, f"forced: {force}"
-            found, why = self._admitted(weight, quantisation, comm, policy)
-            decisions.update(found)
-            return bool(found), why
+        def terms(quantisation: str) -> Terms:
+            named = isinstance(force, str)
+            return Terms(comm, policy=policy, quantisation=quantisation, force=force, plain_elsewhere=named)
 
-        def group_for(quantisation: str) -> str:
-            return self.group(Terms(comm, policy=policy, quantisation=quantisation, force=force))[0]
+        def serving(weight: torch.Tensor, quantisation: str) -> Served:
+            served = self._serving(weight, terms(quantisation), choices)
+            # Loads what it takes, so that what doesn't load is known before the ranks decide.
+            group = self.group(terms(quantisation))[1]
+            try:
+                decision = group.decide(
+                    weight.new_empty((served.rows, weight.shape[1]), dtype=served.dtype), weight
+                )
+            except LoadError as error:
+                raise ValueError(f"{served.words} doesn't load: {first_line(error)}") from None
+            return replace(served, loaded=str(decision.schedule))
 
-        done = install(model, comm.world_size, serving, group_for)
+        done = install(model, comm, serving, lambda quantisation: self.group(terms(quantisation))[0], check)
         state = {
             "world_size": comm.world_size,
             "layers": list(done.routed),
             "forced": None if force is None else str(force),
-            "decisions": decisions,
+            "decisions": dict(in_words(choice) for key in done.kinds for choice in choices.get(key, ())),
         }
         self._installed.append((done, state))
         return done
+
+    def _serving(
+        self, weight: torch.Tensor, terms: Terms, choices: dict[tuple[object, str], list[Choice]]
+    ) -> Served:
+        """What serves a layer's weight; ValueError with the reason where nothing does."""
+        import torch
+
+        from .overlap.install import Served
+
+        dtype = torch.bfloat16 if terms.quantisation != "none" else weight.dtype
+        force, kind = terms.force, terms.quantisation
+        if force is None:
+            found, words = self._admitted(weight, kind, terms.comm, terms.policy)
+            if not found:
+                raise ValueError(words)
+            choices[tuple(weight.shape), str(weight.dtype)] = found
+        elif isinstance(force, str):
+            works = self._workloads(self._layer_fields(weight, kind, terms.comm))
+            device = current(weight.device)
+            found, words = self._named(works, force, device), f"forced: {force}"
+            if not found:
+                names = dict.fromkeys(one.name for work in works for one in work.candidates)
+                raise ValueError(
+                    f"no candidate {force!r} serves its shape on {device}; the table has {', '.join(names) or 'none'}"
+                )
+        else:
+            return Served(f"forced: {force}", max(force.min_m, len(force.weights)), dtype)
+        if terms.quantisation != "none":
+            dtype = getattr(torch, str(found[0].workload.fields["dtype"]))
+        return Served(words, fewest_rows(found[0]), dtype)
 
     def state(self) -> dict[str, Any]:
         """What is installed, as JSON-able data for the key of a compile cache: traced graphs differ by it."""
@@ -166,6 +214,7 @@ class LinearAllReduce(Deciding):
 
         quantisation = "none" if weight_scale is None else "fp8_per_token"
         check(x, weight, weight_scale, bias, quantisation)
+        check_device(x, comm, "x")
         terms = Terms(comm, exact, policy, quantisation, nonfinite)
         request = self.request_of(x.reshape(-1, x.shape[-1]), weight, terms)
         chosen = chosen_policy(policy)

@@ -18,6 +18,10 @@ Quantisation = Literal["none", "fp8_per_token"]
 Nonfinite = Literal["nan", "clean"]
 
 ELEMENT = 2
+QUANTISE_STEPS = 4
+"""Words of a row that a thread keeps in registers; with twice as many, CTAs of 1,024 threads spill."""
+MOST_QUANTISED = QUANTISE_STEPS * 1024 * 16 // ELEMENT
+"""Elements of such a row: it lies in the registers of one CTA."""
 ONE_OR_SEVERAL = {
     "anyOf": [
         {"type": "integer", "minimum": 1},
@@ -147,3 +151,9 @@ class LinearAllReduceWorkload(WorkloadSpec):
             if size % FP8_MULTIPLE:
                 message = f"found {size}; an FP8 GEMM takes multiples of {FP8_MULTIPLE} alone."
                 yield Finding((name,), message)
+        if self.k > MOST_QUANTISED:
+            message = (
+                f"k is {self.k}, and a row is quantised out of the registers of one CTA, which hold {MOST_QUANTISED} "
+                "elements; split the layer, or leave it unquantised."
+            )
+            yield Finding(("k",), message)

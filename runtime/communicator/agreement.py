@@ -6,20 +6,26 @@ Every rank sees what all ranks said, so all come to the same conclusion: the sam
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...table import FORMAT
+from ...version import VERSION
 from .. import policy as policies
 from ..device import current
 from ..errors import Disagreement
+from ..loader import compilers
+from . import LAYOUT_VERSION
 from .channel import ChannelPlan
 
 if TYPE_CHECKING:
     import torch
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+GENERATED = "Give all ranks the same, generated from the same spec files and records"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +43,48 @@ class Statement:
     visible: int
     """GPUs that the process sees; of one that sees its own alone nothing can be said of its peers in advance."""
     kind: str
-    """Architecture, multiprocessors and name of the GPU, and the policy: what records and thresholds go by."""
+    """Architecture, multiprocessors and name of the GPU: what records and thresholds go by."""
     backend: str
     timeout_ns: int
     channels: tuple[ChannelPlan, ...]
+    policy: str = ""
+    """The policy in force where no call says otherwise, and strict mode."""
+    versions: str = ""
+    """Of the toolkit, the table's data model, the channels' layout and the compilers."""
+    digests: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """What decides calls, by spec; see `route_digests`."""
 
 
 def statement(
-    device: torch.device, backend: str, timeout_ns: int, channels: Sequence[ChannelPlan]
+    device: torch.device,
+    backend: str,
+    timeout_ns: int,
+    channels: Sequence[ChannelPlan],
+    digests: Mapping[str, Mapping[str, str]],
 ) -> Statement:
     """This rank's."""
     boot = BOOT_ID.read_text().strip() if BOOT_ID.exists() else ""
     gpu, peers, visible = _gpu(device)
     host = f"{socket.gethostname()} {boot}".strip()
-    kind = f"{current(device)}, policy {policies.current()}{', strict' if policies.strict() else ''}"
-    return Statement(host, str(device), gpu, peers, visible, kind, backend, timeout_ns, tuple(channels))
+    return Statement(
+        host,
+        str(device),
+        gpu,
+        peers,
+        visible,
+        str(current(device)),
+        backend,
+        timeout_ns,
+        tuple(channels),
+        policy=f"{policies.current()}{', strict' if policies.strict() else ''}",
+        versions=f"kernwright {VERSION}, table format {FORMAT}, channel layout {LAYOUT_VERSION}, {_compilers()}",
+        digests=digests,
+    )
+
+
+def _compilers() -> str:
+    """Records are of one compiler's machine code, so it decides, too."""
+    return f"NVRTC {', '.join(version or 'none' for version in compilers())}"
 
 
 def _gpu(device: torch.device) -> tuple[str | None, tuple[str, ...], int]:
@@ -69,40 +102,44 @@ def _gpu(device: torch.device) -> tuple[str | None, tuple[str, ...], int]:
     return identity(own), tuple(reached), visible
 
 
-def exchange(mine: Statement, group: torch.distributed.ProcessGroup | None) -> list[Statement]:
-    """Every rank's statement, in rank order."""
-    import torch.distributed as distributed
-
-    found: list[Statement | None] = [None] * distributed.get_world_size(group)
-    distributed.all_gather_object(found, mine, group=group)
-    return [statement for statement in found if statement is not None]
-
-
 def agree(statements: Sequence[Statement]) -> None:
     """Compare the ranks' statements; Disagreement names what differs, and which ranks have what."""
-    _same("the backend", [entry.backend for entry in statements])
-    _same("the timeout", [f"{entry.timeout_ns / 1e9:g} s" for entry in statements])
-    _same("the kind of device", [entry.device.partition(":")[0] for entry in statements])
-    _same("the device and policy", [entry.kind for entry in statements])  # they decide who serves a call
+    alike = "Give all ranks the same"
+    same("the backend", [entry.backend for entry in statements], alike)
+    same("the timeout", [f"{entry.timeout_ns / 1e9:g} s" for entry in statements], alike)
+    same("the kind of device", [entry.device.partition(":")[0] for entry in statements], alike)
+    # The rest decides who serves a call.
+    same("the device", [entry.kind for entry in statements], "Take GPUs of one kind")
+    same("the versions", [entry.versions for entry in statements], "Install one version on all ranks")
+    same("the policy", [entry.policy for entry in statements], "Set the same on all ranks")
     names = [", ".join(plan.name for plan in entry.channels) or "none" for entry in statements]
-    _same("the channels", names)
+    same("the channels", names)
     for index, plan in enumerate(statements[0].channels):
         plans = [entry.channels[index] for entry in statements]
         what = f"channel {plan.name}"
-        _same(f"the size of {what}", [f"{p.size} bytes" for p in plans])
-        _same(f"the layout of {what}", [str(sorted(p.offsets.items())) for p in plans])
-        _same(f"the spec of {what}", [f"sources {p.sources[:12]}" for p in plans])
+        same(f"the size of {what}", [f"{p.size} bytes" for p in plans])
+        same(f"the layout of {what}", [str(sorted(p.offsets.items())) for p in plans])
+    same("the specs", [", ".join(entry.digests) or "none" for entry in statements])
+    for spec, digests in statements[0].digests.items():
+        for what in digests:
+            told = [entry.digests[spec].get(what, "none") for entry in statements]
+            same(f"the {what} of spec {spec}", _shortened(told))
 
 
-def _same(what: str, values: Sequence[str]) -> None:
+def _shortened(told: Sequence[str]) -> list[str]:
+    """Twelve digits of a digest, where these differ."""
+    short = [text[: text.rfind(" ") + 13] for text in told]
+    return short if len(set(short)) == len(set(told)) else list(told)
+
+
+def same(what: str, values: Sequence[str], remedy: str = GENERATED) -> None:
+    """Compare what each rank says; Disagreement names the values and the ranks."""
     by_value: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         by_value.setdefault(value, []).append(rank)
     if len(by_value) > 1:
         said = "; ".join(f"{_ranks(ranks)}: {value}" for value, ranks in by_value.items())
-        raise Disagreement(
-            f"ranks disagree on {what}: {said}. Give all ranks the same, generated from the same spec files"
-        )
+        raise Disagreement(f"ranks disagree on {what}: {said}. {remedy}")
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from ...table import ALIGNMENT, Table, aligned
+from ..device import placed
 from .channel import Channel, channel_plans
 from .owner import ChannelOwner
+from .steps import Outcome
 
 if TYPE_CHECKING:
     import torch
+
+T = TypeVar("T")
 
 
 class LocalCommunicator(ChannelOwner):
@@ -40,7 +44,7 @@ class LocalCommunicator(ChannelOwner):
 
         super().__init__()
         self.world_size = self.local_ranks = world_size
-        self.device = device
+        self.device = device = placed(device)
         self.timeout_ns = round(timeout_s * 1e9)
         plans = channel_plans(table, world_size, specs)
         for plan in plans:
@@ -50,12 +54,16 @@ class LocalCommunicator(ChannelOwner):
             memory = block[begin : begin + world_size * stride].view(world_size, stride)[:, : plan.size]
             addresses = tuple(memory[rank].data_ptr() for rank in range(world_size))
             self._channels[plan.name] = Channel(plan, memory, addresses, 0)
-        self._settle()
+        self.finish()
         self.capabilities = frozenset(name for plan in plans for name in plan.capabilities)
 
-    def _settle(self) -> None:
+    def finish(self) -> None:
         """Wait for the device: other streams aren't ordered behind the current one, which has zeroed the memory."""
         import torch
 
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+    def together(self, what: str, step: Callable[[], T]) -> Outcome[T]:
+        """Take the step: all ranks are here."""
+        return Outcome(what, [step()], [None], None)

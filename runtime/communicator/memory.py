@@ -1,10 +1,15 @@
-"""Where a channel's memory comes from: PyTorch's symmetric memory, or CUDA's own handles between processes."""
+"""Where a channel's memory comes from: PyTorch's symmetric memory, or CUDA's own handles between processes.
+
+Each backend has the same steps, so that the ranks can agree after each: allocate (local), reach the peers' memory,
+leave it (local), free the own (local, when all have left).
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -12,73 +17,140 @@ if TYPE_CHECKING:
 
 Backend = Literal["symmetric_memory", "ipc"]
 
+MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 
-@dataclass(frozen=True)
-class Shared:
-    """Memory of this rank, zeroed, and where that of all ranks is."""
+
+class SharedMemory(ABC):
+    """Memory of this rank for one channel, zeroed, which its peers can reach.
+
+    Attributes:
+        own: uint8 `[size]`.
+        offer: what the peers need to reach it; pickled.
+    """
 
     own: torch.Tensor
-    """uint8 `[size]`."""
-    addresses: tuple[int, ...]
-    """In rank order, this rank's among them."""
-    close: Callable[[], None]
+    offer: Any = None
+
+    @abstractmethod
+    def __init__(self, size: int, device: torch.device) -> None:
+        """Allocate, and wait until it is zero: local, and may fail on one rank alone."""
+
+    @abstractmethod
+    def reach(self, offers: Sequence[Any], group: torch.distributed.ProcessGroup) -> tuple[int, ...]:
+        """Addresses of all ranks' memory, in rank order, this rank's among them.
+
+        Called on all ranks of `group` or on none, with what all have offered.
+        """
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Give up the peers' memory; local, also after `reach` has failed."""
+
+    @abstractmethod
+    def free(self) -> None:
+        """Free the own memory; all ranks have left it."""
 
 
-def symmetric_memory(size: int, device: torch.device, group: torch.distributed.ProcessGroup) -> Shared:
-    """Memory by `torch.distributed._symmetric_memory`; collective."""
-    import torch
-    import torch.distributed._symmetric_memory as symmetric
+@contextmanager
+def without_multicast() -> Iterator[None]:
+    """Let torch make no multicast object, which is a resource of the whole host and which nothing here needs.
 
-    # The rendezvous would make a multicast object of its own accord, which nothing here needs.
-    os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
-    own = symmetric.empty(size, dtype=torch.uint8, device=device)
-    own.zero_()
-    torch.cuda.synchronize(device)  # before any peer can reach it
-    handle: Any = symmetric.rendezvous(own, group)
-    ranks = range(torch.distributed.get_world_size(group))
-    mapped = [handle.get_buffer(rank, (size,), torch.uint8) for rank in ranks]
+    The variable is the whole process's, so it is restored; torch reads it when memory is made and exchanged.
+    """
+    before = os.environ.get(MULTICAST)
+    os.environ[MULTICAST] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[MULTICAST]
+        else:
+            os.environ[MULTICAST] = before
 
-    def close() -> None:
+
+class SymmetricMemory(SharedMemory):
+    """Memory by `torch.distributed._symmetric_memory`."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        import torch
+        import torch.distributed._symmetric_memory as symmetric
+
+        with without_multicast():
+            self.own = symmetric.empty(size, dtype=torch.uint8, device=device)
+        self.own.zero_()
+        torch.cuda.synchronize(device)  # before any peer can reach it
+        self._mapped: list[torch.Tensor] = []
+
+    def reach(self, offers: Sequence[Any], group: torch.distributed.ProcessGroup) -> tuple[int, ...]:
+        """By torch's rendezvous, which is a collective of its own, through the group's store."""
+        import torch
+        import torch.distributed._symmetric_memory as symmetric
+
+        with without_multicast():
+            handle: Any = symmetric.rendezvous(self.own, group)
+        shape = (self.own.numel(),)
+        self._mapped = [handle.get_buffer(rank, shape, torch.uint8) for rank in range(len(offers))]
+        return tuple(buffer.data_ptr() for buffer in self._mapped)
+
+    def leave(self) -> None:
         # Torch unmaps when the last reference is gone; this one is not to be the last.
-        mapped.clear()
+        self._mapped.clear()
 
-    return Shared(own, tuple(buffer.data_ptr() for buffer in mapped), close)
+    def free(self) -> None:
+        """Nothing: torch frees it with the last tensor."""
 
 
-def ipc(size: int, device: torch.device, group: torch.distributed.ProcessGroup) -> Shared:
-    """Memory by `cudaMalloc` and handles that the ranks exchange; collective.
+class IpcMemory(SharedMemory):
+    """Memory by `cudaMalloc` and handles that the ranks exchange.
 
     Not from torch's allocator: memory of its expandable segments has no such handle.
     """
-    import cupy
-    import torch
-    import torch.distributed as distributed
-    from cupy_backends.cuda.api import runtime
 
-    rank = distributed.get_rank(group)
-    with torch.cuda.device(device):
-        address = int(runtime.malloc(size))
-        memory = cupy.cuda.UnownedMemory(address, size, None, torch.cuda.current_device())
-        array = cupy.ndarray((size,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
-        own: torch.Tensor = torch.as_tensor(array, device=device)
-        own.zero_()
-        torch.cuda.synchronize(device)  # before any peer can reach it
-        handles: list[Any] = [None] * distributed.get_world_size(group)
-        distributed.all_gather_object(handles, runtime.ipcGetMemHandle(address), group=group)
-        addresses = [
-            address if peer == rank else int(runtime.ipcOpenMemHandle(handle))
-            for peer, handle in enumerate(handles)
-        ]
+    def __init__(self, size: int, device: torch.device) -> None:
+        import cupy
+        import torch
+        from cupy_backends.cuda.api import runtime
 
-    def close() -> None:
+        self._runtime, self._device = runtime, device
+        self._mapped: list[int] = []
         with torch.cuda.device(device):
-            for peer, mapped in enumerate(addresses):
+            self._address = int(runtime.malloc(size))
+            try:
+                memory = cupy.cuda.UnownedMemory(self._address, size, None, torch.cuda.current_device())
+                array = cupy.ndarray((size,), cupy.uint8, cupy.cuda.MemoryPointer(memory, 0))
+                self.own = torch.as_tensor(array, device=device)
+                self.own.zero_()
+                torch.cuda.synchronize(device)  # before any peer can reach it
+                self.offer = runtime.ipcGetMemHandle(self._address)
+            except Exception:
+                runtime.free(self._address)
+                raise
+
+    def reach(self, offers: Sequence[Any], group: torch.distributed.ProcessGroup) -> tuple[int, ...]:
+        """By opening the peers' handles: local."""
+        import torch
+        import torch.distributed as distributed
+
+        rank, addresses = distributed.get_rank(group), []
+        with torch.cuda.device(self._device):
+            for peer, handle in enumerate(offers):
                 if peer != rank:
-                    runtime.ipcCloseMemHandle(mapped)
-            distributed.barrier(group)  # memory that a peer still maps must not be freed
-            runtime.free(address)
+                    self._mapped.append(int(self._runtime.ipcOpenMemHandle(handle)))
+                addresses.append(self._address if peer == rank else self._mapped[-1])
+        return tuple(addresses)
 
-    return Shared(own, tuple(addresses), close)
+    def leave(self) -> None:
+        import torch
+
+        with torch.cuda.device(self._device):
+            while self._mapped:
+                self._runtime.ipcCloseMemHandle(self._mapped.pop())
+
+    def free(self) -> None:
+        import torch
+
+        with torch.cuda.device(self._device):
+            self._runtime.free(self._address)
 
 
-MAKERS: dict[Backend, Callable[..., Shared]] = {"symmetric_memory": symmetric_memory, "ipc": ipc}
+MAKERS: dict[Backend, type[SharedMemory]] = {"symmetric_memory": SymmetricMemory, "ipc": IpcMemory}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from harness.blocks import in_blocks
 from harness.paths import ODD
 from kernwright.evidence.session import Session
 from kernwright.generator.environment import TEMPLATES
@@ -70,6 +71,7 @@ def test_verify_prints_what_was_found(run: Any, odd: Path) -> None:
         "mismatches": 0,
         "seeds": [1],
         "cached": row["cached"],
+        "ways": ["launches", "calls"],
     }
     again = run("verify", PLAIN, *NORMAL, "--json", cwd=odd)
     assert (again.status, again.json[0]["cached"], again.json[0]["outputs"]) == (0, True, 209)
@@ -220,7 +222,7 @@ def recorded(odd: Path) -> Record:
             scope="chain",
             calls=96,
             replays=20,
-            groups=(Group(control=(2.0, 2.0), candidate=(1.5, 1.5)),) * 9,
+            groups=in_blocks(Group(control=(2.0, 2.0), candidate=(1.5, 1.5))),
         ),
     )
     write_record(odd / "ledger" / "records", record)
@@ -249,10 +251,43 @@ def test_the_ledger_is_shown_and_checked(run: Any, odd: Path) -> None:
         "25.0",
         "25.00 to 25.00",
         "admitted",
+        "admitted, 3 blocks",
     ]
     checked = run("ledger", "check", cwd=odd)
-    assert (checked.status, checked.out, checked.err) == (0, "1 records are consistent\n", "")
+    assert (checked.status, checked.err) == (0, "")
+    first, second = checked.out.splitlines()
+    assert first == "1 records are consistent, and all 1 of the index are accounted for"
+    assert second.startswith("not compared with the history of git: git has none of ")
     assert record.verdict == "admitted"
+
+
+def test_a_record_that_is_gone_is_status_1(run: Any, odd: Path) -> None:
+    record = recorded(odd)
+    folder = odd / "ledger" / "records"
+    (path,) = folder.rglob("*.json")
+    name, text = path.relative_to(folder).as_posix(), path.read_bytes()
+    path.unlink()
+    found = run("ledger", "check", cwd=odd)
+    assert (found.status, found.out) == (1, "")
+    assert f"{name}: the index names this record, and it isn't here: records are never deleted" in found.err
+    with (folder / "index").open("a", encoding="utf-8") as index:
+        index.write(f"removed {record.code_sha256} {name}\n")
+    found = run("ledger", "check", cwd=odd)
+    assert found.status == 1
+    assert (
+        f"{name}: the record was removed, and its source {record.code_sha256[:12]}... is generated today"
+        in found.err
+    )
+    with (folder / "index").open("a", encoding="utf-8") as index:
+        index.write(f"removed {'0' * 64} {name}\n")
+    found = run("ledger", "check", cwd=odd)
+    assert found.status == 0
+    assert "1 records were removed with their sources, which are generated no more" in found.out
+    path.write_bytes(text)
+    (folder / "index").unlink()
+    assert "the index doesn't name this record" in run("ledger", "check", cwd=odd).err
+    assert run("ledger", "index", cwd=odd).out == "1 records were entered\n"
+    assert run("ledger", "check", cwd=odd).status == 0
 
 
 def test_an_edited_record_is_status_1(run: Any, odd: Path) -> None:

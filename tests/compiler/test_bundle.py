@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,3 +134,30 @@ def test_a_broken_listing_is_a_sentence(folder: Path, text: str) -> None:
 def test_a_folder_without_listing_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(BundleInvalid, match=r"isn't a bundle: bundle\.json can't be read"):
         Bundle.open(tmp_path)
+
+
+def test_a_bundle_that_others_may_write_to_is_not_loaded(folder: Path, artifact: Artifact) -> None:
+    """Its digests lie beside its files, so they prove nothing against who can change both."""
+    [file] = folder.glob("*.cubin")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, file)] == [0o755, 0o644]
+    bundle = Bundle.open(folder)
+    file.chmod(0o666)
+    with pytest.raises(BundleInvalid, match="may be written to by every user"):
+        bundle.artifact(artifact.source_sha256, "sm_90")
+    file.chmod(0o644)
+    if os.geteuid() == 0:
+        os.chown(file, 12345, -1)  # who named the bundle trusts who wrote it
+    assert bundle.artifact(artifact.source_sha256, "sm_90") is not None
+    folder.chmod(0o777)
+    with pytest.raises(BundleInvalid, match="bundle may be written to by every user"):
+        Bundle.open(folder)
+
+
+def test_a_users_mask_does_not_open_a_bundle(tmp_path: Path, artifact: Artifact) -> None:
+    before = os.umask(0)
+    try:
+        write_bundle(tmp_path / "open" / "bundle", [artifact])
+        (tmp_path / "open").chmod(0o755)
+    finally:
+        os.umask(before)
+    assert Bundle.open(tmp_path / "open" / "bundle").artifact(artifact.source_sha256, "sm_90") is not None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
+from kernwright.compiler import trusted
 from kernwright.emulator import (
     CompilerMissing,
     DeviceBuffer,
@@ -168,3 +171,37 @@ def test_the_fallback_of_the_context_switch(tmp_path):
     (tmp_path / "plan").write_text(f"0 0 0 1 {kernel.path} 1 p 0 128 1 - 0 1 {launch}")
     subprocess.run([str(program), str(tmp_path / "plan"), str(tmp_path / "report")], check=True)
     assert (tmp_path / "report").read_text() == ""
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_a_planted_object_is_not_loaded(tmp_path, monkeypatch, caplog, mode):
+    """In a folder that others may write to, shared in a group or not; every object is made in a folder of its own."""
+    monkeypatch.setattr(trusted, "_private", lambda _: False)
+    monkeypatch.setenv("KERNWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv(trusted.SHARED_VARIABLE, "group")
+    build._temporary_root.cache_clear()
+    made = []
+
+    def make(folder, _lasting):
+        made.append(folder)
+        (folder / "object.so").write_bytes(b"ours")
+
+    before = os.umask(0o002)
+    try:
+        ours = build.cached("key", "object.so", make)
+        assert build.cached("key", "object.so", make) == ours
+    finally:
+        os.umask(before)
+    assert len(made) == 1
+    for folder in (ours, ours.parent):
+        (ours / "object.so").write_bytes(b"evil")
+        (ours / "object.so.sha256").write_text(hashlib.sha256(b"evil").hexdigest())
+        folder.chmod(mode)
+        found = build.cached("key", "object.so", make)
+        assert (found / "object.so").read_bytes() == b"ours"
+        assert (found == ours) == (folder == ours)  # one that lies in a trusted folder is made anew
+        assert build.cached("key", "object.so", make) == found
+    assert len(made) == 3
+    assert caplog.text.count("can't be trusted") == 1
+    assert "may be written to by" in caplog.text
+    build._temporary_root.cache_clear()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import pytest
 import torch
-from kernwright.evidence.bench import Bench, bench
+from kernwright.evidence.bench import NO_LEDGER, Bench, Ledger, bench
 from kernwright.evidence.benchmark_run import GpuBackend, GraphEmpty, Options
 from kernwright.evidence.cells import Cell
 from kernwright.evidence.external import ExternalUnusable
@@ -84,10 +86,14 @@ class Stage:
     pids: tuple[int, ...] = ()
     called: str = "read floor"
     order: list[str] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    plans: list[str] = field(default_factory=list)
+    anew = property(lambda self: self.blocks.append)
 
     table = property(lambda self: self.dispatch.table)
 
     def plan_named(self, label, candidate, _arch, kind, _device, *, comm, at):
+        self.plans.append(candidate)
         assert (comm, at) == (None, None)
         workload = next(entry for entry in self.table.workloads if entry.name == label)
         signature = self.dispatch.signature(workload, kind)
@@ -161,7 +167,9 @@ def evidence():
 
 @pytest.fixture
 def measure(session, workload, stage, evidence):
-    def measured(candidates=(), workload=workload, device=H200, **options) -> Bench:
+    def measured(
+        candidates=(), workload=workload, device=H200, evidence=evidence, ledger=NO_LEDGER, **options
+    ) -> Bench:
         return bench(
             stage,
             evidence,
@@ -169,8 +177,9 @@ def measure(session, workload, stage, evidence):
             Cell(RankContext(torch.device("cpu"))),
             stage.watch(),
             candidates,
-            Options(**({"pace": Pace(groups=9, replays=5, most=12), "peers": ()} | options)),
-            backend=GpuBackend(lambda _: device, stage.verify, stage.capture, stage.sample),
+            Options(**({"pace": Pace(groups=3, replays=5, most=4), "blocks": 3, "peers": ()} | options)),
+            backend=GpuBackend(lambda _: device, stage.verify, stage.capture, stage.sample, stage.anew),
+            ledger=ledger,
         )
 
     return measured
@@ -211,6 +220,84 @@ def test_samples_become_records_that_the_ledger_accepts(measure, session, worklo
     assert len(passes.timing.groups) == 9
     assert result.records[0].timing is None
     assert result.records[0].exactness.against == "torch reference"
+
+
+class Chains(FamilyEvidence):
+    """Counts chains, and those that are still there when one more is made."""
+
+    def __init__(self):
+        super().__init__()
+        self.chains, self.alive = [], []
+
+    def chain(self, workload, device, seed):
+        gc.collect()
+        self.alive.append(sum(chain() is not None for chain, _ in self.chains))
+        chain = BoundaryChain.make(workload, device, seed, calls=2)
+        made = Chain(chain.shape, chain.first, chain.weights)
+        self.chains.append((weakref.ref(made), seed))
+        return made
+
+
+def test_everything_is_allocated_and_captured_anew_for_each_block(measure, stage):
+    evidence = Chains()
+    result = measure(evidence=evidence, blocks=4)
+    assert [seed for _, seed in evidence.chains] == [500, 501, 502, 503]  # inputs and weights
+    assert evidence.alive == [0, 1, 1, 1]  # the first block stays, so that no other lies where it does
+    assert (
+        stage.plans == ["replicated", "passes", "teams"] * 4
+    )  # plans with their scratch and state, and graphs
+    assert stage.blocks == [1, 2, 3]
+    for record in result.records[1:]:
+        assert [group.block for group in record.timing.groups] == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+        assert "over 4 valid of 4 blocks" in record.reason
+    timed = [name for name in stage.order if name in ("passes", "teams")]
+    changes = [name for name, last in zip(timed, [None, *timed], strict=False) if name != last]
+    assert changes == ["passes", "teams"] * 4  # all candidates of a block before the next one
+
+
+def test_two_blocks_are_no_verdict(measure):
+    result = measure(["passes"], blocks=2)
+    assert verdicts(result)["passes"] == "invalid"
+    assert result.records[1].reason == "2 of 2 blocks valid, 3 are needed: take more blocks."
+
+
+def test_who_would_displace_another_is_timed_against_it(measure, stage):
+    asked, kept = [], []
+
+    def displaced(record, others):
+        asked.append((record.candidate, [other.candidate for other in others]))
+        return "teams" if record.candidate == "passes" else ""
+
+    result = measure(ledger=Ledger(kept.append, displaced))
+    assert asked == [("passes", ["teams"]), ("teams", ["passes"])]
+    passes, teams = result.records[1:]
+    assert teams.head_to_head is None
+    both = passes.head_to_head
+    assert both.against == "teams"
+    assert both.code_sha256 == teams.code_sha256
+    assert [group.block for group in both.timing.groups] == [0] * 3 + [1] * 3 + [2] * 3
+    assert sum(both.timing.groups[0].control) / 2 == pytest.approx(2.4, rel=1e-3)
+    assert sum(both.timing.groups[0].candidate) / 2 == pytest.approx(1.5, rel=1e-3)
+    assert {record.candidate for record in kept} == {"replicated", "passes", "teams"}
+    assert passes in kept
+    assert check([RecordFile(record_name(record), record) for record in result.records]) == []
+    assert stage.blocks == [1, 2] * 2
+
+
+def test_a_run_of_both_that_fails_leaves_the_record_without_it(measure, stage):
+    """The candidate keeps its verdict, and the old winner its place."""
+    times = dict(stage.times)
+
+    def displaced(record, _others):
+        stage.empty = ("teams",)
+        return "teams" if record.candidate == "passes" else ""
+
+    result = measure(ledger=Ledger(displaced=displaced))
+    assert stage.times == times
+    assert verdicts(result)["passes"] == "admitted"
+    assert result.records[1].head_to_head is None
+    (note,) = result.notes
+    assert note.startswith("passes wasn't compared with teams: a replay of teams's captured graph left ")
 
 
 def test_the_cost_model_counts_every_weight_once(measure):
@@ -308,7 +395,7 @@ def test_a_contended_gpu_gives_no_verdict(measure, stage):
     record = result.records[1]
     assert len(record.timing.groups) == 12
     assert record.reason == (
-        "0 of 12 groups valid, 7 are needed; the commonest problem, in 12 groups: foreign process on the GPU: 77."
+        "0 of 3 blocks valid, 3 are needed; the commonest problem, in 12 groups: foreign process on the GPU: 77."
     )
     assert result.bars() == {}
     assert check([RecordFile(record_name(record), record) for record in result.records]) == []
@@ -317,7 +404,7 @@ def test_a_contended_gpu_gives_no_verdict(measure, stage):
 def test_peers_are_timed_if_they_compute_the_same(measure):
     result = measure(["passes"], peers=None)
     assert set(result.peers) == {"torch eager", "a copy"}
-    assert all(len(samples) == 9 for samples in result.peers.values())
+    assert all(len(samples) == 3 for samples in result.peers.values())
     assert set(result.records[1].timing.baselines) == {"torch eager", "a copy"}
     assert set(result.bars()) == {"torch eager", "a copy", "passes", "replicated", "read floor"}
 

@@ -9,10 +9,11 @@ import time
 from dataclasses import replace
 
 import pytest
+import torch
 from kernwright.evidence.bench import bench
 from kernwright.evidence.benchmark_run import Options
 from kernwright.evidence.cells import Cell
-from kernwright.evidence.graphs import capture
+from kernwright.evidence.graphs import capture, placed_anew
 from kernwright.evidence.health import monitor
 from kernwright.evidence.rank_context import RankContext
 from kernwright.evidence.timing import Pace, paired
@@ -67,7 +68,7 @@ def planted(tmp_path_factory, device):
 
 def test_planted_candidates(planted, device, tmp_path):
     work = planted.table.workloads[0]
-    options = Options(pace=Pace(groups=7, replays=10, most=14), peers=(), failures=tmp_path)
+    options = Options(Pace(groups=5, replays=10, most=10), blocks=5, peers=(), failures=tmp_path)
     with monitor(device) as watch:
         result = bench(planted, EVIDENCE, work, Cell(RankContext(device)), watch, (), options)
     records = {record.candidate: record for record in result.records}
@@ -93,25 +94,46 @@ def test_planted_candidates(planted, device, tmp_path):
 
 @pytest.mark.parametrize("times", [5, pytest.param(20, marks=pytest.mark.long)])
 def test_the_control_against_itself(planted, device, figures, times):
-    """The control against its twin never shows a difference."""
+    """The control against its twin never shows a difference, however often both are allocated and captured anew."""
     work = planted.table.workloads[0]
     here = current(device)
     arch = next(iter(work.control.builds))
-    chain = EVIDENCE.chain(work, device, 500)
-    graphs = []
-    for name in ("control", "twin"):
-        plan = planted.plan_named(work.label, name, arch, "boundary", here)
-        graphs.append(capture(lambda plan=plan: chain.run(plan)))
     verdicts, gains = [], []
+
+    def block(number, watch):
+        held = placed_anew(number + 1)
+        chain = EVIDENCE.chain(work, device, 500 + number)
+        plans = [planted.plan_named(work.label, name, arch, "boundary", here) for name in ("control", "twin")]
+        graphs = [capture(lambda plan=plan: chain.run(plan)) for plan in plans]
+        groups = paired(*graphs, watch, Pace(groups=5, replays=10, most=10), block=number)
+        del held
+        return chain.calls, groups
+
     with monitor(device) as watch:
         for _ in range(times):
-            groups = paired(*graphs, watch, Pace(groups=11, replays=10, most=22))
-            timing = Timing(scope="chain", calls=chain.calls, replays=10, groups=groups)
+            blocks = [block(number, watch) for number in range(4)]
+            groups = tuple(group for _, found in blocks for group in found)
+            timing = Timing(scope="chain", calls=blocks[0][0], replays=10, groups=groups)
             judged = judge(EXACT, timing, Rule(), is_control=False)
             verdicts.append(judged.verdict)
             gains.append(judged.gain)
     figures[f"gain of the control over itself, {times} runs"] = gains
     assert verdicts == ["no_difference"] * times
+
+
+def test_a_block_lies_elsewhere_than_the_one_before(device):
+    """Behind the ballast of another block small and large tensors move."""
+
+    def addresses(block):
+        held = placed_anew(block)
+        small, large = (torch.empty(size, dtype=torch.uint8, device=device) for size in (4096, 64 << 20))
+        found = small.data_ptr(), large.data_ptr()
+        del held
+        return found
+
+    small, large = zip(*(addresses(block) for block in range(1, 6)), strict=True)
+    assert len(set(small)) > 1
+    assert len(set(large)) > 1
 
 
 def test_a_second_process_makes_groups_invalid(planted, device):

@@ -33,7 +33,7 @@ from kernwright.table import Part
 
 CPU = torch.device("cpu")
 H200 = fake("sm_90", 132, "NVIDIA H200")
-PACE = Pace(groups=7, replays=3, most=10)
+PACE = Pace(groups=3, replays=3, most=4)
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Stage:
 
     @property
     def backend(self):
-        return GpuBackend(lambda _: H200, self.verify, self.capture, self.sample)
+        return GpuBackend(lambda _: H200, self.verify, self.capture, self.sample, lambda _block: None)
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +162,7 @@ def stage(session):
 def measure(session, work, place, stage):
     def measured(part, candidates=(), **options):
         cell = list(cells(work, place, "NVIDIA H200"))[part]
-        chosen = Options(**({"pace": PACE, "peers": ()} | options))
+        chosen = Options(**({"pace": PACE, "blocks": 3, "peers": ()} | options))
         return bench(
             stage,
             FamilyEvidence(),
@@ -331,7 +331,7 @@ def test_what_cannot_be_tuned(work, place, stage):
     with pytest.raises(NotHere, match="of mini has no thresholds to tune"):
         tune(stage, FamilyEvidence(), replace(work, parts=()), place, Watch(), PACE, backend=stage.backend)
     with pytest.raises(
-        NotHere, match="of 10 groups of samples fewer than 7 were valid, the last one for: foreign"
+        NotHere, match="of 4 groups of samples fewer than 3 were valid, the last one for: foreign"
     ):
         tune(stage, FamilyEvidence(), work, place, Watch(foreign=(77,)), PACE, backend=stage.backend)
     stage.empty = ("one",)

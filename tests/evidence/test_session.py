@@ -101,7 +101,7 @@ def test_without_a_gpu_the_emulator_is_offered(odd_root):
         gpu()
     with pytest.raises(NoGpu):
         run_verify(find_workspace(odd_root), "cuda", [], [], [], [], quiet=True)
-    request = BenchRequest([], [], ["none"], "", 11, 20, record=False)
+    request = BenchRequest([], [], ["none"], "", 5, 5, 20, record=False)
     with pytest.raises(NoGpu):
         list(run_bench(find_workspace(odd_root), request, quiet=True))
 

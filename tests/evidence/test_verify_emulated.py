@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from kernwright.evidence.family_evidence import Case
 from kernwright.evidence.session import Session
 from kernwright.evidence.verify import NothingToVerify, Wanted
 from kernwright.evidence.verify_emulated import essential, judges_digest, verify_emulated
 from kernwright.families.hyper_connection.evidence import EVIDENCE
 from kernwright.families.hyper_connection.op import HyperConnection
-from kernwright.runtime import bind
+from kernwright.runtime import Plan, bind
 from kernwright.specs import find_workspace
 from kernwright.table import Build
 
@@ -147,6 +148,23 @@ def test_a_mutant_fails_and_leaves_what_it_takes_to_look_again(verify, tmp_path,
         assert all(np.array_equal(words[name].view("uint16"), _bits(given[name])) for name in words)
 
 
+def test_a_call_that_goes_wrong_where_the_launches_are_right(verify, monkeypatch):
+    """A plan that doesn't write where it is told to."""
+    right = Plan._step_by_step
+
+    def wrong(self, inputs, outputs=None):
+        return right(self, inputs, outputs and [torch.zeros_like(tensor) for tensor in outputs])
+
+    assert verify().gate.ways == ("launches", "calls")
+    monkeypatch.setattr(Plan, "_step_by_step", wrong)
+    result = verify(
+        "// ---- workload ----", "// ---- the workload ----"
+    )  # another text, which isn't remembered
+    assert not result.passed
+    assert result.problem.endswith(f"case {NORMAL}, a call with given outputs.")
+    assert (result.gate.cases, result.gate.mismatches) == (1, 1)
+
+
 def test_a_failure_is_not_remembered_and_stops_at_the_first_case(verify, memory):
     wanted = Wanted(candidates=["striding"], cases=[NORMAL, "boundary:tiny:1"])
     first, second = (verify(*EARLY_ROUNDING, wanted=wanted) for _ in range(2))
@@ -265,3 +283,14 @@ def _bits(tensor):
     import torch
 
     return tensor.contiguous().view(torch.int16).numpy().view("uint16")
+
+
+def test_what_others_may_have_written_is_not_remembered(verify, memory):
+    verify()
+    assert verify().cached
+    [place] = memory.iterdir()
+    place.chmod(0o666)
+    assert not verify().cached
+    assert verify().cached
+    memory.chmod(0o777)
+    assert [verify().cached for _ in range(2)] == [False, False]

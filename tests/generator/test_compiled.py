@@ -24,7 +24,10 @@ CALLS = {
     store_release_system(flag + 2, fetch_add_device(flag + 3, 5));
     store_tagged_system(flag + 6, 7);
     store_tagged_device(word, load_tagged_device(word + 1));
-    flag[8] = load_relaxed_device(flag + 9);""",
+    flag[8] = load_relaxed_device(flag + 9);
+    word[2] = fetch_or_acquire_device(word + 3, 4) + fetch_or_relaxed_device(word + 4, 4);
+    replace_release_device(word + 5, 1, 2);
+    replace_relaxed_device(word + 6, 1, 2);""",
     "bulk.cuh.j2": """
     __shared__ arrival_t arrival;
     __shared__ __align__(16) float copied[64];
@@ -61,6 +64,7 @@ CALLS = {
     "memory.cuh.j2": "store<4>(half + i, load<8, 4>(half)); store<16>(half, load_weights<16, 8>(half + 8));",
     "partner.cuh.j2": "out[i] = of_partner(out[i], 3);",
     "reduction.cuh.j2": "out[i] = butterfly_sum<32>(out[i]) + butterfly_sum<4>(out[i]) + ordered_sum<3>(out);",
+    "launch.cuh.j2": "word[i] = grid_id();",
     "time.cuh.j2": "word[i] = nanoseconds();",
     "storage.cuh.j2": "half[i] = to_storage(rounded(to_float(half[i])));",
 }
@@ -138,6 +142,10 @@ def test_flags_are_ordered_as_their_names_say(environment: Environment) -> None:
         r"ld\.acquire\.sys",
         r"st\.release\.sys",
         r"atom\.add\.acq_rel\.gpu",
+        r"atom\.or\.acquire\.gpu\.\S*64",
+        r"atom\.or\.relaxed\.gpu\.\S*64",
+        r"atom\.cas\.release\.gpu\.\S*64",
+        r"atom\.cas\.relaxed\.gpu\.\S*64",
         r"ld\.relaxed\.sys",
         r"st\.relaxed\.sys",
         r"ld\.relaxed\.gpu\.\S*64",

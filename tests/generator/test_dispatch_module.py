@@ -12,10 +12,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from harness.blocks import in_blocks
 from kernwright.generator import dispatch_module, plan_generation
 from kernwright.generator.environment import TEMPLATES
 from kernwright.ledger import Exactness, Group, RecordedDevice, Timing, Toolkit, make_record, write_record
 from kernwright.runtime import Device
+from kernwright.runtime.loader import installed_compiler
 from kernwright.specs import find_workspace
 from kernwright.table import FORMAT, Table
 
@@ -71,7 +73,7 @@ def test_min_sms_reaches_dispatch_and_no_kernel(lab: Any) -> None:
     assert [c.min_sms for c in load(lab).TABLE.workloads[1].candidates] == [0, 100, 0]
 
 
-def record(lab: Any, milliseconds: float, workload: str = "fp16-hc3-h64-n1-r32-tp1") -> None:
+def record(lab: Any, milliseconds: float, workload: str = "fp16-hc3-h64-n1-r32-tp1", nvrtc: str = "") -> None:
     """Put into the ledger that `strided` took so long where the control took 1 ms, on an H200."""
     digests = {
         entry["candidate"]: entry
@@ -79,6 +81,7 @@ def record(lab: Any, milliseconds: float, workload: str = "fp16-hc3-h64-n1-r32-t
         if (entry["spec"], entry["workload"], entry["arch"]) == ("small", workload, "sm_90")
     }
     versions = dict.fromkeys(("kernwright", "python", "torch", "cupy", "nvrtc", "driver"), "1.0")
+    versions["nvrtc"] = nvrtc or str(installed_compiler())
     group = Group(control=(1.0, 1.0), candidate=(milliseconds, milliseconds))
     made = make_record(
         measured_at="2026-01-01T12:00:00Z",
@@ -96,7 +99,7 @@ def record(lab: Any, milliseconds: float, workload: str = "fp16-hc3-h64-n1-r32-t
         cubin_sha256="0" * 64,
         machine_code_sha256=None,
         exactness=Exactness(cases=16, values=4096, mismatches=0, against="control control"),
-        timing=Timing(scope="boundary", calls=1, replays=100, groups=(group,) * 8),
+        timing=Timing(scope="boundary", calls=1, replays=100, groups=in_blocks(group)),
     )
     write_record(lab.root / "ledger" / "records", made)
 

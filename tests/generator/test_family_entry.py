@@ -11,7 +11,7 @@ from kernwright.families.hyper_connection.workload import HyperConnectionWorkloa
 from kernwright.generated.dispatch import TABLE
 from kernwright.generator import Lowering, ScheduleError
 from kernwright.generator.lowering import family_entry
-from kernwright.table import CTA_FIELDS, ITEM_BYTES, OVERLAP, CtaRecord, FamilyEntry
+from kernwright.table import CTA_FIELDS, DISAGREEMENT, ITEM_BYTES, OVERLAP, CtaRecord, FamilyEntry
 
 LOWERINGS = [
     Lowering("", {}, {}, {"first": (), "second": ()}),
@@ -31,12 +31,16 @@ def test_constants_enter() -> None:
     assert (entry.unit, entry.routes, entry.waits) == ("bytes", ("a", "b"), {8: "a flag"})
 
 
-def test_a_wait_with_the_number_of_an_overlap() -> None:
+@pytest.mark.parametrize(
+    ("number", "meaning"),
+    [(OVERLAP, "two calls met on the channel"), (DISAGREEMENT, "a peer has made another call")],
+)
+def test_a_wait_with_a_number_that_is_taken(number: int, meaning: str) -> None:
     with pytest.raises(ScheduleError) as caught:
-        family_entry("mine", SimpleNamespace(WAITS={OVERLAP: "a flag"}), [])
+        family_entry("mine", SimpleNamespace(WAITS={number: "a flag"}), [])
     assert str(caught.value) == (
-        'family mine calls wait 3 "a flag", but in an error record this number says that two calls met on the '
-        "channel; take another number"
+        f'family mine calls wait {number} "a flag", but in an error record this number says that {meaning}; take '
+        "another number"
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.blocks import in_blocks
 from harness.paths import MINIATURE
 from harness.workspaces import load_module
 from kernwright.generator.generate import Generation, plan_generation, write_generation
@@ -36,7 +37,7 @@ class Ranks:
     """A communicator that owns every channel."""
 
     rank, world_size, layout_version = 0, 2, 1
-    capabilities = frozenset({"all_reduce_layout_2"})
+    capabilities = frozenset({"all_reduce_layout_3"})
 
     def owns(self, _channel: str) -> bool:
         return True
@@ -72,7 +73,9 @@ def made(lab: Path, ratio: float | None = 0.8, **changes: Any) -> Record:
         "cubin_sha256": None,
         "machine_code_sha256": None,
         "exactness": EXACT,
-        "timing": None if ratio is None else Timing(scope="chain", calls=20, replays=9, groups=(group,) * 9),
+        "timing": None
+        if ratio is None
+        else Timing(scope="chain", calls=20, replays=9, groups=in_blocks(group)),
     }
     return make_record(**(facts | names))
 

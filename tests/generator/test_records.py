@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.blocks import in_blocks
 from kernwright.generator.records import current_sources, table_records
 from kernwright.ledger import (
     Exactness,
@@ -54,7 +55,7 @@ def made(lab: Any, ratio: float | None = 0.875, **changes: Any) -> Record:
         "exactness": EXACT,
         "timing": None
         if ratio is None
-        else Timing(scope="boundary", calls=1, replays=9, groups=(group,) * 9),
+        else Timing(scope="boundary", calls=1, replays=9, groups=in_blocks(group)),
     }
     return make_record(**(facts | changes))
 
@@ -80,7 +81,7 @@ def table(lab: Any) -> list[tuple[str, str, float | None, bool]]:
 
 
 def test_one_record_a_candidate_and_device_enters_the_table(lab: Any) -> None:
-    put(lab, 1.25)
+    put(lab)
     put(lab, measured_at="2026-01-02T12:00:00Z")
     put(lab, None, measured_at="2026-01-03T12:00:00Z")
     put(lab, 0.75, candidate="staged")
@@ -91,6 +92,14 @@ def test_one_record_a_candidate_and_device_enters_the_table(lab: Any) -> None:
     assert "gain=0.125" in text
     assert f"source='small/{LABEL}/strided.sm_90-nvidia-h200." in text
     assert "20260102T120000Z.json'" in text
+
+
+def test_a_later_run_that_pleases_replaces_none(lab: Any) -> None:
+    put(lab, 1.25)
+    put(lab, measured_at="2026-01-02T12:00:00Z")
+    ((candidate, verdict, gain, _),) = table(lab)
+    assert (candidate, verdict) == ("strided", "no_difference")
+    assert gain == pytest.approx(1 - (1.25 * 0.875) ** 0.5)
 
 
 def test_a_time_against_a_control_that_has_changed_admits_nothing(lab: Any) -> None:

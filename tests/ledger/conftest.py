@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,19 @@ from kernwright.ledger import (
     make_record,
 )
 from kernwright.ledger.names import record_name
-from kernwright.ledger.record import CODE_FIELDS, document, seal_of
+from kernwright.ledger.record import CODE_FIELDS, document, judgement_of, seal_of
 
 H200 = RecordedDevice(arch="sm_90", sm_count=132, name="NVIDIA H200")
 Make = Callable[..., Record]
 
 
 def timing(ratio: float = 0.9, groups: int | tuple[Group, ...] = 9, **changes: Any) -> Timing:
-    """Groups of a control that takes 2 ms and a candidate that takes `ratio` of it, a little apart."""
+    """Groups of a control that takes 2 ms and a candidate with `ratio` of it, a little apart, in three blocks."""
     samples = (
         groups
         if isinstance(groups, tuple)
         else tuple(
-            Group(control=(2.0, 2.002), candidate=(2 * ratio, 2 * ratio + 0.0001 * number))
+            Group(control=(2.0, 2.002), candidate=(2 * ratio, 2 * ratio + 0.0001 * number), block=number % 3)
             for number in range(groups)
         )
     )
@@ -68,16 +69,35 @@ def file(**changes: Any) -> RecordFile:
 
 
 def older(version: int, **changes: Any) -> dict[str, Any]:
-    """The JSON of a record as a version before 5 wrote it, sealed."""
-    facts = {name: value for name, value in document(record(**changes)).items() if name not in CODE_FIELDS}
-    facts |= {"schema_version": version, "identity": "01" * 32}
+    """The JSON of a record as a version before 6 wrote it, by the rule of one block, sealed."""
+    facts = document(record(**changes))
+    facts |= {"schema_version": version, "rule": {"threshold": 0.01, "confidence": 0.95, "min_groups": 7}}
+    del facts["head_to_head"]
     if facts["timing"] is not None:
-        facts["timing"]["peers"] = facts["timing"].pop("baselines")
+        for group in facts["timing"]["groups"]:
+            del group["block"]
+    if version < 5:
+        facts = {name: value for name, value in facts.items() if name not in CODE_FIELDS}
+        facts["identity"] = "01" * 32
+        if facts["timing"] is not None:
+            facts["timing"]["peers"] = facts["timing"].pop("baselines")
     if version < 4:
         del facts["exactness"]["closeness"]
     if version < 3:
         del facts["part"]
+    facts |= asdict(judgement_of(Record.model_validate(facts)))
     return facts | {"sha256": seal_of(Record.model_validate(facts))}
+
+
+def old_file(version: int = 5, **changes: Any) -> RecordFile:
+    """A record of one block."""
+    made = Record.model_validate(older(version, **changes))
+    return RecordFile(record_name(made), made)
+
+
+@pytest.fixture(name="old_file")
+def _old_file() -> Callable[..., RecordFile]:
+    return old_file
 
 
 @pytest.fixture(name="older")

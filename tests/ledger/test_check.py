@@ -57,12 +57,12 @@ def test_records_as_they_were_made_are_consistent(file: Any, timing: Any) -> Non
         (
             "gain",
             0.3,
-            f"a.json: gain: the record states 0.3, but its samples give 0.10034982508745616. {EDITED}",
+            f"a.json: gain: the record states 0.3, but its samples give 0.10034982531900005. {EDITED}",
         ),
         (
             "gain",
             None,
-            f"a.json: gain: the record states nothing, but its samples give 0.10034982508745616. {EDITED}",
+            f"a.json: gain: the record states nothing, but its samples give 0.10034982531900005. {EDITED}",
         ),
     ],
 )
@@ -110,7 +110,8 @@ def test_every_single_edit_breaks_the_seal(record: Any, part: RecordedPart | Non
         here = document
         for part in path[:-1]:
             here = here[part]
-        if path[-1] in ("first", "problem", "part", "closeness") or (part and path[-1] == "schema_version"):
+        absent = ("first", "problem", "part", "closeness", "head_to_head")
+        if path[-1] in absent or (part and path[-1] == "schema_version"):
             continue  # texts and tables that are absent here; a part has no older version
         here[path[-1]] = edited(here[path[-1]], path[-1])
         found = keys(RecordFile("a.json", Record.model_validate(document)))

@@ -22,7 +22,7 @@ def problems(path: Path) -> list[str]:
 def test_a_record_round_trips(write: Any, record: Any) -> None:
     file = read_record(write())
     assert file.record == record()
-    assert (file.name, file.record.schema_version) == ("a.json", 5)
+    assert (file.name, file.record.schema_version) == ("a.json", 6)
     assert Record.model_validate(json.loads(json.dumps(file.record.model_dump(mode="json")))) == file.record
 
 
@@ -69,13 +69,13 @@ def test_records_come_in_the_order_of_their_paths(tmp_path: Path, write: Any) ->
     ("changes", "message"),
     [
         (
-            {"schema_version": 6},
-            "a.json: schema_version: the record has schema version 6; this toolkit reads 2, 3, 4 and 5. "
+            {"schema_version": 7},
+            "a.json: schema_version: the record has schema version 7; this toolkit reads 2, 3, 4, 5 and 6. "
             "Measure again, or use the toolkit that wrote it.",
         ),
         (
             {"schema_version": True},
-            "a.json: schema_version: the record has schema version true; this toolkit reads 2, 3, 4 and 5. "
+            "a.json: schema_version: the record has schema version true; this toolkit reads 2, 3, 4, 5 and 6. "
             "Measure again, or use the toolkit that wrote it.",
         ),
         (
@@ -108,7 +108,7 @@ def test_records_come_in_the_order_of_their_paths(tmp_path: Path, write: Any) ->
             "sm_90a names a variant of code, not other hardware.",
         ),
         (
-            {"rule": {"threshold": 0.01, "confidence": 0.95, "min_groups": 3}},
+            {"rule": {"threshold": 0.01, "confidence": 0.95, "min_groups": 3, "min_blocks": 0}},
             "a.json: rule: found min_groups 3 with confidence 0.95; so few groups reach 0.75 at most. "
             "Ask for more groups or less confidence.",
         ),

@@ -23,6 +23,7 @@ def test_a_timed_record(file: Any, timing: Any) -> None:
         "sm_count": 132,
         "device": "NVIDIA H200",
         "measured_at": "2026-03-01T12:00:00Z",
+        "nvrtc": "12.9",
         "cases": 16,
         "mismatches": 0,
         "scope": "chain",
@@ -33,6 +34,7 @@ def test_a_timed_record(file: Any, timing: Any) -> None:
         "gain_percent": 10.03,
         "interval_percent": "10.03 to 10.04",
         "verdict": "admitted",
+        "all_runs": "admitted, 3 blocks",
         "reason": "",
         "file": "",
     }
@@ -52,6 +54,20 @@ def test_a_verified_record_has_no_times(file: Any) -> None:
     (row,) = rows([file(timing=None)])
     assert [row[key] for key in ("scope", "control_ms", "of_floor", "groups", "gain_percent")] == [None] * 5
     assert row["verdict"] == "no_difference"
+
+
+def test_a_verdict_of_one_block_says_so(old_file: Any, file: Any, timing: Any) -> None:
+    """In the list and in documents; with a run of three blocks it is over."""
+    old = old_file()
+    (row,) = rows([old])
+    assert row["all_runs"] == "admitted; one block; measured before blocks were taken anew"
+    assert "| admitted (all runs: admitted; one block; measured before blocks were taken anew) |" in markdown(
+        [old]
+    )
+    again = file(measured_at="2026-03-02T12:00:00Z", timing=timing(0.92))
+    assert [row["all_runs"] for row in rows([old, again])] == ["admitted, 4 blocks of 2 runs"] * 2
+    (control,) = rows([old_file(candidate="replicated")])
+    assert control["all_runs"] is None
 
 
 def test_an_inconsistent_record_is_shown_as_it_states_itself(file: Any) -> None:

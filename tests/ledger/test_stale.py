@@ -197,3 +197,23 @@ def test_ties_are_broken_by_name_whatever_the_order(file: Any) -> None:
     one = at(1, file)
     files = [RecordFile("b.json", one.record), RecordFile("a.json", one.record)]
     assert newest(files, sources()) == newest(files[::-1], sources()) == [files[0]]
+
+
+def test_a_newer_record_against_another_control_doesnt_count(file: Any) -> None:
+    """It is by the control's source of today that records rank, before they do by their time."""
+    today, later = at(1, file), at(2, file, control_code_sha256="99" * 32)
+    assert newest([today, later], sources()) == [today]
+    assert newest([today, later], sources(control="99" * 32)) == [later]
+
+
+def test_each_compilers_machine_code_has_a_record(file: Any) -> None:
+    by_13 = file().record.toolkit.model_copy(update={"nvrtc": "13.0"})
+    first, second = at(1, file), at(2, file, toolkit=by_13)
+    assert newest([second, first], sources()) == [first, second]
+    library = at(3, file, toolkit=by_13, cubin_sha256=None)
+    assert library.record.compiler is None
+    stale_one = at(4, file, code_sha256=THEN)
+    assert newest([stale_one, second], sources()) == [second]
+    assert stale([stale_one, second], sources()) == []
+    older = at(5, file, toolkit=by_13, code_sha256=THEN)
+    assert newest([stale_one, older], sources()) == [older]

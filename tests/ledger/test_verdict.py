@@ -1,4 +1,7 @@
-"""The verdict rule on samples as GPUs give them; every number follows from the samples, without seeds."""
+"""The verdict rule of one block on samples as GPUs give them, by which records before version 6 are judged.
+
+What doesn't depend on the rule is tested here, too; blocks are in test_blocks.py.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from kernwright.ledger.verdict import Judgement, median_interval
 from pydantic import ValidationError
 
 EXACT = Exactness(cases=16, values=1000, mismatches=0, against="control replicated")
-RULE = Rule()
+RULE = Rule(min_groups=7, min_blocks=0)
 
 
 def timed(groups: Iterable[Group]) -> Timing:
@@ -112,7 +115,10 @@ def test_the_interval_must_lie_wholly_beyond_the_threshold() -> None:
     assert judged(of_ratios([0.98] * 6 + [0.9899])).verdict == "admitted"
     assert judged(of_ratios([1.02] * 6 + [1.0099])).verdict == "no_difference"
     assert judged(of_ratios([1.02] * 6 + [1.0101])).verdict == "rejected"
-    assert judged(of_ratios([0.98] * 7), Rule(threshold=0.03)).verdict == "no_difference"
+    assert (
+        judged(of_ratios([0.98] * 7), Rule(threshold=0.03, min_groups=7, min_blocks=0)).verdict
+        == "no_difference"
+    )
 
 
 @pytest.mark.parametrize("n", [0, 1, 6])
@@ -246,11 +252,13 @@ def test_median() -> None:
 
 def test_a_rule_that_no_sample_can_meet_is_refused() -> None:
     with pytest.raises(ValidationError, match=r"so few groups reach 0\.9375 at most"):
-        Rule(min_groups=5)
-    assert Rule(min_groups=6).min_groups == 6
+        Rule(min_groups=5, min_blocks=0)
+    assert Rule(min_groups=6, min_blocks=0).min_groups == 6
     with pytest.raises(ValidationError, match="Ask for more groups or less confidence"):
-        Rule(confidence=0.99)
-    assert Rule(confidence=0.99, min_groups=8).confidence == 0.99
+        Rule(confidence=0.99, min_groups=7, min_blocks=0)
+    assert Rule(confidence=0.99, min_groups=8, min_blocks=0).confidence == 0.99
+    with pytest.raises(ValidationError, match="found min_blocks 1; the spread of blocks needs two at least"):
+        Rule(min_blocks=1)
 
 
 @pytest.mark.parametrize(

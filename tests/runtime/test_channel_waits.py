@@ -14,7 +14,7 @@ from kernwright.runtime.errors import Overlap, PeerTimeout
 def failed(waited_for: int, waits: dict[int, str]) -> Channel:
     memory = torch.zeros(1, 64, dtype=torch.uint8)
     memory[0, :32] = torch.tensor([1, 0, 2, waited_for, 7, 5, 1, 0], dtype=torch.int32).view(torch.uint8)
-    plan = ChannelPlan("mini", {"record": 0, "size": 64}, frozenset(), "f" * 64, waits)
+    plan = ChannelPlan("mini", {"record": 0, "size": 64}, frozenset(), waits)
     return Channel(plan, memory, (0,), 0)
 
 

@@ -43,7 +43,7 @@ def test_a_table_of_another_format_is_a_sentence(make: ModuleType) -> None:
     with pytest.raises(FormatMismatch) as error:
         bind(replace(make.table(), format=99))
     assert str(error.value) == (
-        "the dispatch module has format version 99; this runtime reads version 4: run `kernwright generate` "
+        "the dispatch module has format version 99; this runtime reads version 5: run `kernwright generate` "
         "with the installed version, or install the version that generated it"
     )
 

@@ -215,7 +215,11 @@ def test_a_programmatic_launch_says_so_to_the_driver(driver: Driver, monkeypatch
     def get_error_name(found: int, name: Any) -> None:
         name._obj.value = {1: b"CUDA_ERROR_INVALID_VALUE"}[found]
 
-    library = SimpleNamespace(cuLaunchKernelEx=launch_kernel_ex, cuGetErrorName=get_error_name)
+    library = SimpleNamespace(
+        cuLaunchKernelEx=launch_kernel_ex,
+        cuGetErrorName=get_error_name,
+        cuThreadExchangeStreamCaptureMode=lambda _: 0,
+    )
     monkeypatch.setattr(extended_launch, "driver", lambda: library)
     kernel = Kernel((132, 2, 3), (384, 4, 5), ("x",), shared_bytes=1024, programmatic=True, symbol="k")
     launch = loaded("k").launcher(kernel)

@@ -1,13 +1,15 @@
 """Plans: which pointers reach which kernel, on which stream, with scratch of their own."""
 
 import ctypes
+import gc
+import weakref
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from kernwright.runtime import Device, LoadError, Misaligned, NotWarm, Plan, current, direct, plan, state
+from kernwright.runtime import Device, LoadError, Misaligned, Plan, current, direct, plan, state
 from kernwright.table import Kernel
 
 GPU = Device("sm_90", 132, "NVIDIA H200", 0)
@@ -227,9 +229,24 @@ def test_tensors_that_are_missing_launch_nothing(make: ModuleType, launches: lis
     assert len(launches) == 1
 
 
-def test_state_is_zeroed_once_for_each_stream(
-    make: ModuleType, launches: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def states(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[torch.Tensor]]:
+    """The states that are made, in order."""
+    made: list[weakref.ref[torch.Tensor]] = []
+
+    def zeroed(nbytes: int, device: str) -> torch.Tensor:
+        assert (nbytes, device) == (256, "cuda:0")
+        memory = torch.zeros(nbytes, dtype=torch.uint8)
+        made.append(weakref.ref(memory))
+        return memory
+
+    monkeypatch.setattr(state, "zeroed", zeroed)
+    monkeypatch.setattr(plan, "_captured", [])
+    return made
+
+
+def with_state(make: ModuleType, launches: list[Any]) -> Plan:
+    """A plan whose kernel takes its state as the fifth argument."""
     found = make.candidate("control")
     kernel = replace(found.kernels["combine"], args=("residual", "block", "injection", "x", "words"))
     found = replace(
@@ -237,41 +254,61 @@ def test_state_is_zeroed_once_for_each_stream(
         kernels={**found.kernels, "combine": kernel},
         state={"words": ((4,), "int64"), "other": ((1,), "int32")},
     )
-    made: list[Any] = []
+    return make_plan(make, launches, "combine", found)
 
-    def unpooled(nbytes: int, device: str) -> torch.Tensor:
-        assert device == "cuda:0"
-        made.append(torch.zeros(nbytes, dtype=torch.uint8))
-        return made[-1]
 
-    monkeypatch.setattr(state, "unpooled", unpooled)
-    monkeypatch.setattr(state, "_preallocated", {})
-    now = [0]
-    monkeypatch.setattr(plan, "current_stream", lambda _: now[0])
+def test_every_stream_and_every_capture_has_a_state(
+    make: ModuleType,
+    launches: list[Any],
+    states: list[weakref.ref[torch.Tensor]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Captures on one stream, as many as there are, without a call outside of them; calls of one capture share."""
+    now: list[Any] = [0, None]
     monkeypatch.setattr(plan, "stream_query", lambda: lambda _: now[0])
-    combine = make_plan(make, launches, "combine", found)
-    for now[0] in (7, 7, 9):
+    monkeypatch.setattr(plan, "current_stream", lambda _: now[0])
+    monkeypatch.setattr(plan, "capturing", lambda: now[1] is not None)
+    monkeypatch.setattr(plan, "capture_number", lambda stream: now[1] if stream == now[0] else None)
+    combine = with_state(make, launches)
+    wheres = [
+        (7, None),
+        (7, None),
+        (9, None),
+        *((7, 100 + n) for n in range(60)),
+        (9, 100),
+        (7, 100),
+        (7, None),
+    ]
+    for now[:] in wheres:
         combine(make.tensors(kind="combine")[:3])
-    assert [tensor.nbytes for tensor in made] == [256] * (2 + state.SPARES)
-    addresses = [tensor.data_ptr() for tensor in made]
-    assert [launch[3][4] for launch in launches] == [addresses[0], addresses[0], addresses[-1]]
-    # Streams first seen inside a capture take preallocated state; two of them never share one.
-    monkeypatch.setattr(plan, "capturing", lambda: True)
-    launches.clear()
-    for now[0] in (*range(10, 10 + state.SPARES), 10):
-        combine(make.tensors(kind="combine")[:3])
-    taken = [launch[3][4] for launch in launches]
-    assert sorted(taken[:-1]) == sorted(addresses[1:-1])
-    assert taken[-1] == taken[0]
-    assert len(made) == 2 + state.SPARES
-    now[0] = 50
-    with pytest.raises(
-        NotWarm, match="candidate control keeps state for every stream, and no preallocated state is left"
-    ):
-        combine(make.tensors(kind="combine")[:3])
-    monkeypatch.setattr(plan, "capturing", lambda: False)
+    taken: dict[tuple[int, int | None], set[int]] = {}
+    for where, launch in zip(wheres, launches, strict=True):
+        taken.setdefault(where, set()).add(launch[3][4])
+    assert all(len(addresses) == 1 for addresses in taken.values())
+    assert len(set.union(*taken.values())) == len(taken) == len(states) == 63
+    now[:] = 11, None
     combine.prepare()
-    assert len(made) == 3 + 2 * state.SPARES
+    assert len(states) == 64
+
+
+def test_a_captured_state_outlives_its_plan(
+    make: ModuleType,
+    launches: list[Any],
+    states: list[weakref.ref[torch.Tensor]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A graph has its address, and may be replayed at any time; that of eager calls goes with the plan."""
+    monkeypatch.setattr(plan, "capture_number", lambda _: 1)
+    combine = with_state(make, launches)
+    for captured in (False, True):
+        monkeypatch.setattr(plan, "capturing", lambda captured=captured: captured)
+        combine(make.tensors(kind="combine")[:3])
+    del combine
+    gc.collect()
+    eager, kept = (memory() for memory in states)
+    assert eager is None
+    assert kept is not None
+    assert kept.data_ptr() == launches[1][3][4]
 
 
 def test_ranks_that_share_a_launch_get_pointers_of_their_own(

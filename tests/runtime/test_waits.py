@@ -89,8 +89,8 @@ def test_a_plan_looks_checks_and_resets(make: ModuleType, monkeypatch: pytest.Mo
 
     for name, value in (("stream_query", lambda: lambda _: 7), ("device_query", lambda: None)):
         monkeypatch.setattr(plan, name, value)
-    monkeypatch.setattr(kept, "unpooled", on_cpu)
-    monkeypatch.setattr(kept, "_preallocated", {})
+    monkeypatch.setattr(kept, "zeroed", on_cpu)
+    monkeypatch.setattr(plan, "capture_number", lambda _: 1)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     monkeypatch.setattr(waits, "LOOK_SECONDS", -1.0)
     found = make.candidate("control")

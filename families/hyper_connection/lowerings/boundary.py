@@ -7,12 +7,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ....generator.literals import float_literal
-from ....generator.lowering import Lowering, TreeShape
+from ....generator.lowering import Lowering
 from ....specs import RowTiling
+from ....specs.tree import TreeShape
 from ....table import Launch
+from ..schedules.limits import trees_of
 from ..spec import HyperConnectionWorkload, MatrixRoute
 from .gates import load_widths
-from .limits import check_norm
 
 Buffers = dict[str, tuple[tuple[int, ...], str]]
 
@@ -43,18 +44,12 @@ class MatrixShapes:
 
     @classmethod
     def of(cls, workload: HyperConnectionWorkload, candidate: MatrixRoute) -> MatrixShapes:
-        """Resolve them.
-
-        Raises:
-            ScheduleError: the norm keeps too much in registers.
-        """
-        trees, hidden = workload.trees(), workload.hidden
-        norm = TreeShape.of(trees["norm"], hidden)
-        check_norm(candidate, norm)
+        """Resolve them."""
+        trees = trees_of(workload)
         return cls(
-            norm,
-            TreeShape.of(trees["down"], workload.branches * hidden),
-            TreeShape.of(trees["up"], workload.low_rank),
+            trees["norm"],
+            trees["down"],
+            trees["up"],
             {kernel: candidate.tiling(workload, kernel) for kernel in ("down", "down_final", candidate.UP)},
         )
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ....generator.lowering import Lowering, NotGenerated, ScheduleError, TreeShape
-from ....specs import RowTiling
+from ....generator.lowering import Lowering
+from ....specs.tree import TreeShape
 from ....table import Launch
 from ..channel_layout import (
     EXCHANGE_THREADS,
@@ -23,30 +23,17 @@ from ..channel_layout import (
 )
 from ..spec import FusedUpMixGather, GateSharded, HyperConnectionWorkload, Sharded
 from .boundary import Buffers, MatrixShapes, branch_kernels, state_buffers
-from .gates import check_gates, wide_loads
-from .limits import check_finishers, check_kept, check_sums
+from .gates import wide_loads
 
 
 def lower_sharded(workload: HyperConnectionWorkload, candidate: Sharded) -> Lowering:
-    """Lower a candidate of a sharded route at one token.
-
-    Raises:
-        NotGenerated: an option or a tree that there are no templates for.
-        ScheduleError: options that contradict each other, the channel or the hardware's limits.
-    """
-    _check_generated(candidate)
+    """Lower a candidate of a sharded route at one token."""
     up = candidate.UP
     shapes = MatrixShapes.of(workload, candidate)
     tilings, down_tree, up_tree = shapes.tilings, shapes.down, shapes.up
     parts = candidate.down_split or 1
     parallel = isinstance(candidate, FusedUpMixGather) and candidate.parallel_gates
-    gates = 1 if parallel else workload.branches // (workload.world_size if up == "up" else 1)
-    _check_down(candidate, tilings["down"], down_tree, parts)
-    check_gates(candidate, tilings[up], up_tree, gates)
-    if candidate.fuse_combine_norm:
-        _check_fused_norm(candidate, tilings["down"], shapes.norm, down_tree, workload.branches)
-    if isinstance(candidate, FusedUpMixGather):
-        _check_fused(candidate, tilings[up], workload.branches if parallel else 1)
+    gates = candidate.gates(workload)
     constants: dict[str, Any] = {
         **shapes.constants(workload, candidate),
         "world_size": workload.world_size,
@@ -65,7 +52,7 @@ def lower_sharded(workload: HyperConnectionWorkload, candidate: Sharded) -> Lowe
         "tiling": tilings[up],
         "gates_per_row": gates,
         "row_is": "a gate" if parallel else "a hidden coordinate",
-        **wide_loads(candidate, tilings[up], up_tree),
+        **wide_loads(tilings[up], up_tree),
     }
     return Lowering(
         template=f"hyper_connection/{candidate.route}.cu.j2",
@@ -150,67 +137,3 @@ def _scratch(
     elif not isinstance(candidate, FusedUpMixGather):
         scratch["mixed"] = ((1, workload.hidden // ranks), dtype)
     return scratch
-
-
-def _check_generated(candidate: Sharded) -> None:
-    if candidate.packed_down:
-        raise NotGenerated(
-            f"candidate {candidate.name} asks for packed_down, which needs a copy of the down weight that plans "
-            f"don't keep yet; leave packed_down out"
-        )
-
-
-def _check_down(candidate: Sharded, tiling: RowTiling, tree: TreeShape, parts: int) -> None:
-    if tree.segments % parts:
-        raise ScheduleError(
-            f"candidate {candidate.name} splits the down rows into {parts} parts, but the down tree has "
-            f"{tree.segments} segments; down_split must divide them"
-        )
-    segments = tree.segments // parts
-    check_finishers(candidate, tiling)
-    check_kept(candidate, tiling, tree, segments)
-    check_sums(candidate, "down", tiling, tree, segments)
-
-
-def _check_fused_norm(
-    candidate: Sharded, tiling: RowTiling, norm: TreeShape, down: TreeShape, branches: int
-) -> None:
-    """The thread that normalises a chunk must be the one that multiplies it, and a branch a segment."""
-    same = (norm.segments, norm.lanes, norm.chunk) == (1, down.lanes, down.chunk)
-    if not same or down.segments != branches or down.lanes < 32 or tiling.threads != down.lanes:
-        raise NotGenerated(
-            f"candidate {candidate.name} asks for fuse_combine_norm, which is generated where a branch is a segment "
-            f"of down, both trees have the same lanes and chunks, and down.threads is the number of lanes; here norm "
-            f"is [{norm.segments}, {norm.lanes}, {norm.chunk}], down [{down.segments}, {down.lanes}, {down.chunk}] "
-            f"and down.threads {tiling.threads}"
-        )
-    if not candidate.prefetch_chunks:
-        return
-    if tiling.ctas < tiling.tiles:
-        raise NotGenerated(
-            f"candidate {candidate.name} asks for prefetch_chunks on a grid that strides; leave down.ctas out"
-        )
-    chunks = tiling.rows_per_team * (down.segments // (candidate.down_split or 1)) * down.steps
-    if candidate.prefetch_chunks > chunks:
-        raise ScheduleError(
-            f"prefetch_chunks of candidate {candidate.name} is {candidate.prefetch_chunks}, but a thread of down "
-            f"takes {chunks} chunks of the weight: lower it, or raise down.rows_per_cta"
-        )
-
-
-def _check_fused(candidate: FusedUpMixGather, tiling: RowTiling, gates: int) -> None:
-    if tiling.ctas > LARGEST_GRID:
-        raise ScheduleError(
-            f"candidate {candidate.name} has {tiling.ctas} CTAs in the fused launch; a channel counts the calls of "
-            f"{LARGEST_GRID} at most: state ctas, or raise rows_per_cta"
-        )
-    if tiling.rows_per_cta % gates:
-        raise ScheduleError(
-            f"candidate {candidate.name} gives a CTA {tiling.rows_per_cta} gates at once; with parallel_gates all "
-            f"{gates} branches of a hidden coordinate must be among them: take a multiple of {gates} as rows_per_cta"
-        )
-    if tiling.rows_per_cta // gates > tiling.threads:
-        raise ScheduleError(
-            f"candidate {candidate.name} gives a CTA {tiling.rows_per_cta // gates} hidden coordinates and "
-            f"{tiling.threads} threads, but a thread mixes one at most: lower rows_per_cta"
-        )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ....generator.lowering import Lowering, TreeShape
-from ....specs import TreeSpec
+from ....generator.lowering import Lowering
+from ....specs.tree import TreeShape
 from ....table import Launch
 from ..schedules.wgmma import COORDINATES, GROUP_TOKENS, Wgmma
 from ..spec import HyperConnectionWorkload
 from .boundary import branch_kernels, norm_constants, state_buffers, workload_constants
-from .limits import check_norm
 from .tensor_core import FINISH_THREADS, DownTiling
 
 MOST_THREADS = 1024
@@ -19,16 +18,8 @@ FEW_TOKENS = 128
 
 
 def lower_wgmma(workload: HyperConnectionWorkload, candidate: Wgmma) -> Lowering:
-    """Lower a candidate of route `wgmma`; the spec has checked that the tiles fit.
-
-    Raises:
-        ScheduleError: the norm keeps too much in registers.
-    """
-    tree = workload.trees()["norm"]
-    if candidate.norm_lanes is not None:
-        tree = TreeSpec(1, candidate.norm_lanes, 8)
-    norm = TreeShape.of(tree, workload.hidden)
-    check_norm(candidate, norm)
+    """Lower a candidate of route `wgmma`; the spec has checked that the tiles fit."""
+    norm = TreeShape.of(candidate.norm_tree(workload), workload.hidden)
     most, columns = workload.tokens.max, workload.branches * COORDINATES
     stored = {"down": workload.padded_down_rows, "down_final": workload.low_rank}
     tilings = {

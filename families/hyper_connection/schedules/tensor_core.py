@@ -16,6 +16,7 @@ from ....specs.base import Count, ToleranceSpec
 from ....specs.errors import Finding, listing
 from ....specs.spec import CandidateSpec, ScheduleValues, WorkloadSpec
 from ..workload import HyperConnectionWorkload
+from .limits import check_norm, trees_of, unfit
 
 ARCHS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120")
 """Targets that have `mma.m16n8k16` for FP16 and BF16."""
@@ -107,6 +108,7 @@ class TensorCore(CandidateSpec):
                 ("route",), f"every branch has a warp of up_mix, 32 at most; there are {workload.branches}."
             )
         yield from self._capacity(workload)
+        yield from unfit(lambda: check_norm(trees_of(workload)["norm"]))
 
     def _capacity(self, workload: HyperConnectionWorkload) -> Iterator[Finding]:
         per_step = 2 * 4  # two rows of a tile, 16 bytes each

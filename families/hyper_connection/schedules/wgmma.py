@@ -14,7 +14,9 @@ from pydantic import Field
 from ....specs.base import Count, ToleranceSpec
 from ....specs.errors import Finding, listing
 from ....specs.spec import CandidateSpec, ScheduleValues, WorkloadSpec
+from ....specs.tree import TreeShape, TreeSpec
 from ..workload import HyperConnectionWorkload
+from .limits import check_norm, unfit
 
 ARCHS = ("sm_90a",)
 """Targets that have `wgmma`."""
@@ -28,6 +30,8 @@ COORDINATES = 32
 """Hidden coordinates of a tile of up: a thread then has eight in a row."""
 MOST_COLUMNS = 256
 """Of a product."""
+NORM_CHUNK = 8
+"""Elements that a thread of the norm takes at once."""
 SHARED_LIMIT = 227 * 1024
 """Bytes of shared memory of a CTA."""
 
@@ -76,6 +80,10 @@ class Wgmma(CandidateSpec):
         }
         return {**own, "tolerance": bounds}
 
+    def norm_tree(self, workload: HyperConnectionWorkload) -> TreeSpec:
+        """The tree of the sum of squares."""
+        return workload.trees()["norm"] if self.norm_lanes is None else TreeSpec(1, self.norm_lanes, NORM_CHUNK)
+
     def blocks(self, workload: HyperConnectionWorkload) -> int:
         """Blocks of a segment of down."""
         return workload.branches * workload.hidden // (BLOCK * self.segments)
@@ -106,6 +114,12 @@ class Wgmma(CandidateSpec):
                     ("route",), f'route "wgmma" needs {name} to be a multiple of {unit}; it is {size}.'
                 )
                 return
+        tree = self.norm_tree(workload)
+        message = tree.check(workload.hidden)
+        if message and self.norm_lanes is not None:
+            yield Finding(("norm_lanes",), message)
+        elif not message:
+            yield from unfit(lambda: check_norm(TreeShape.of(tree, workload.hidden)))
         if workload.branches * COORDINATES > MOST_COLUMNS:
             most = MOST_COLUMNS // COORDINATES
             yield Finding(

@@ -6,6 +6,7 @@ operator, on every call: a compiled graph that had fixed it would be split at ev
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ....runtime import current
-from ....runtime.arguments import refuse_grad
+from ....runtime.arguments import check_device, refuse_grad
 from ....runtime.unpooled import unpooled
 from ..decisions import FAMILY
 from .gemm import Gemm, dequantised_gemm, leaving_free, scaled_gemm, torch_gemm
@@ -91,6 +92,7 @@ class LayerGroup:
         self.comm, self.quantisation, self.nonfinite = comm, quantisation, nonfinite
         self.decide, self._all_reduce = decide, all_reduce
         self.pool = Pool(self._scratch)
+        self._enqueuing = threading.Lock()
         self._checked: set[object] = set()
 
     def __call__(
@@ -104,6 +106,7 @@ class LayerGroup:
         facts = (_facts(x)[1:], x.shape[-1:], *map(_facts, (weight, weight_scale, bias)))
         if facts not in self._checked or torch.is_grad_enabled():
             check(x, weight, weight_scale, bias, self.quantisation)
+            check_device(x, self.comm, "x")
             self._checked.add(facts)
         bias = bias if self.comm.rank == 0 else None
         with _on(x.device):
@@ -134,13 +137,16 @@ class LayerGroup:
     def _pipeline(self, decision: GroupDecision, gemm: Gemm, result: Tensor) -> None:
         schedule = decision.schedule
         slices = schedule.slices(result.shape[0], result.shape[1] * result.element_size())
-        lanes, reduction = self._reduction(decision, slices, result)
+        turn = nullcontext() if decision.channel is None else decision.channel.turn()
+        # Threads on one stream share its scratch and channel: the work of a call is enqueued as a whole.
+        with self._enqueuing, turn:
+            lanes, reduction = self._reduction(decision, slices, result)
 
-        def multiply(part: Slice) -> None:
-            with leaving_free(schedule.free_sms):
-                gemm(part.begin, part.end, reduction.partial(part))
+            def multiply(part: Slice) -> None:
+                with leaving_free(schedule.free_sms):
+                    gemm(part.begin, part.end, reduction.partial(part))
 
-        run(slices, lanes, multiply, reduction, schedule.additions)
+            run(slices, lanes, multiply, reduction, schedule.additions)
 
     def _reduction(
         self, decision: GroupDecision, slices: tuple[Slice, ...], result: Tensor
@@ -169,7 +175,7 @@ class LayerGroup:
             return torch_gemm(x, weight, bias)
         assert scale is not None
         codes, scales = self._quantised(x, kernels)
-        multiply = scaled_gemm if x.is_cuda else dequantised_gemm
+        multiply = scaled_gemm if x.is_cuda and x.dtype == torch.bfloat16 else dequantised_gemm
         return multiply(codes, scales, weight, scale, bias)
 
     def _quantised(self, x: Tensor, kernels: Kernels | None) -> tuple[Tensor, Tensor]:

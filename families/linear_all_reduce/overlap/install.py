@@ -1,12 +1,4 @@
-"""Routing the row-parallel linears of a model through the operator, and back.
-
-A layer is recognised by its attributes, not by its class, so that modules of serving engines fit without an import:
-
-- `weight` [N, K], this rank's part; `weight_scale` too where it is FP8; `bias` or None;
-- `reduce_results`: the layer all-reduces what it computes; it is switched off while the layer is routed;
-- `tp_size`: ranks that share the layer; `input_is_parallel`: its input is already this rank's part;
-- `return_bias`, optional: its forward gives a pair, the second being the bias that it didn't add.
-"""
+"""Routing the row-parallel linears of a model through the operator, and back."""
 
 from __future__ import annotations
 
@@ -16,15 +8,10 @@ from typing import Any
 
 import torch
 
-from .operator import linear_all_reduce
-
-FORMATS = {
-    torch.float16: "none",
-    torch.bfloat16: "none",
-    torch.float32: "none",
-    torch.float8_e4m3fn: "fp8_per_token",
-}
-"""Quantisation that a weight's dtype stands for."""
+from ....runtime.errors import first_line
+from .recognise import Recognised, class_name, recognise
+from .routed import RoutedForward
+from .trial import Statement, gather, objection, objections
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +22,20 @@ class Layer:
     """In the model."""
     routed: bool
     reason: str
-    """Why it was skipped, or what serves it."""
+    """Why it was left alone, or what serves it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What serves a layer."""
+
+    words: str
+    rows: int
+    """The fewest rows that take it, at which it is checked."""
+    dtype: torch.dtype
+    """Of the activations."""
+    loaded: str = ""
+    """The schedule that was loaded for so many rows."""
 
 
 @dataclass
@@ -45,12 +45,18 @@ class Installation:
     layers: tuple[Layer, ...]
     groups: tuple[str, ...]
     """Names of the layer groups that the graphs know."""
-    _modules: tuple[torch.nn.Module, ...]
+    _routed: tuple[RoutedForward, ...]
 
     @property
     def routed(self) -> tuple[str, ...]:
         """Names of the layers that go through the operator."""
         return tuple(layer.name for layer in self.layers if layer.routed)
+
+    @property
+    def kinds(self) -> tuple[tuple[object, str], ...]:
+        """Shapes and dtypes of the routed layers' weights."""
+        weights = [forward.module.weight for forward in self._routed]
+        return tuple(dict.fromkeys((tuple(weight.shape), str(weight.dtype)) for weight in weights))
 
     @property
     def skipped(self) -> dict[str, str]:
@@ -59,10 +65,9 @@ class Installation:
 
     def uninstall(self) -> None:
         """Restore the layers' own forward; graphs that were compiled in between keep the operator."""
-        for module in self._modules:
-            del module.forward
-            module.reduce_results = True  # type: ignore[assignment]
-        self._modules, self.groups = (), ()
+        for routed in self._routed:
+            routed.leave()
+        self._routed, self.groups = (), ()
 
     def __str__(self) -> str:
         """A line for every row-parallel layer."""
@@ -71,79 +76,107 @@ class Installation:
         )
 
 
-def objection(module: Any, world_size: int) -> str | None:
-    """The reason why a row-parallel layer can't be routed, or None."""
-    weight, bias = module.weight, getattr(module, "bias", None)
-    ranks = getattr(module, "tp_size", 1)
-    if not module.reduce_results:
-        return "it doesn't reduce its own result"
-    if "forward" in vars(module):
-        return "its forward is already replaced, by an installation or by other code"
-    if ranks != world_size or ranks == 1:
-        return (
-            f"it is shared by {ranks} ranks; the communicator has {world_size}, and one rank reduces nothing"
-        )
-    if not getattr(module, "input_is_parallel", True):
-        return "it splits its input itself"
-    if bias is not None:
-        return "it has a bias, which serving engines add in different ways"
-    if not isinstance(weight, torch.Tensor) or weight.dim() != 2 or weight.dtype not in FORMATS:
-        kind = (
-            f"{weight.dtype} of shape {tuple(weight.shape)}"
-            if isinstance(weight, torch.Tensor)
-            else "no tensor"
-        )
-        return f"its weight is {kind}; served are matrices [N, K] of {', '.join(map(str, FORMATS))}"
-    wanted = getattr(module, "output_size", weight.shape[0])
-    if wanted != weight.shape[0]:
-        return f"its weight has {weight.shape[0]} rows, and its result {wanted} columns: it is stored in another form"
-    if FORMATS[weight.dtype] == "fp8_per_token":
-        scale = getattr(module, "weight_scale", None)
-        if not isinstance(scale, torch.Tensor) or scale.numel() not in (1, weight.shape[0]):
-            return f"its FP8 weight has no weight_scale of one or {weight.shape[0]} elements"
-    return None
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A layer that this rank would route."""
 
-
-def route(module: Any, group: str) -> None:
-    """Replace a layer's forward by the operator, and switch its own reduction off."""
-    returns_pair = bool(getattr(module, "return_bias", False))
-    scaled = FORMATS[module.weight.dtype] != "none"
-
-    def forward(x: torch.Tensor) -> Any:
-        scale = module.weight_scale if scaled else None
-        result = linear_all_reduce(x, module.weight, scale, None, group)
-        return (result, None) if returns_pair else result
-
-    module.forward = forward
-    module.reduce_results = False
+    forward: RoutedForward
+    served: Served
 
 
 def install(
     model: torch.nn.Module,
-    world_size: int,
-    serving: Callable[[torch.Tensor, str], tuple[bool, str]],
+    comm: Any,
+    serving: Callable[[torch.Tensor, str], Served],
     group_for: Callable[[str], str],
+    check: bool = True,
 ) -> Installation:
-    """Route every eligible layer.
+    """Route every eligible layer; collective.
 
     Args:
         model: whose layers.
-        world_size: of the communicator.
-        serving: whether some schedule serves a weight of a quantisation, and which, or why none does.
+        comm: a communicator with a process a rank.
+        serving: what serves a weight of a quantisation; raises ValueError with the reason where nothing does.
         group_for: the name of the layer group of a quantisation.
+        check: compare a routed call of every layer with the layer's own before it is routed.
     """
-    layers, modules, groups = [], [], {}
+    found: dict[str, Found] = {}
+    statements: dict[str, Statement] = {}
+    wrapped = _wrapped(model)
     for name, module in model.named_modules():
-        if not (hasattr(module, "reduce_results") and hasattr(module, "weight")):
+        if not hasattr(module, "reduce_results"):
             continue
-        reason, routed = objection(module, world_size), False
+        one = _examined(module, comm, serving, group_for, check, wrapped.get(id(module)))
+        if isinstance(one, str):
+            statements[name] = Statement(one)
+        else:
+            found[name] = one
+            weight = one.forward.module.weight
+            statements[name] = Statement(None, f"{tuple(weight.shape)} {weight.dtype} {one.served}")
+    if comm.world_size > 1:
+        left = objections(gather(statements, comm))
+        if check:
+            # In one order on all ranks, all of which have these layers.
+            tried = [name for name in found if name not in left]
+            verdicts = {name: _verdict(found[name], comm, seed) for seed, name in enumerate(tried)}
+            left |= objections(gather(verdicts, comm))
+    else:
+        left = {name: one.reason for name, one in statements.items() if one.reason is not None}
+    return _entered(statements, found, left)
+
+
+def _entered(statements: dict[str, Statement], found: dict[str, Found], left: dict[str, str]) -> Installation:
+    layers, routed = [], []
+    for name in statements:
+        reason = left.get(name)
+        if reason is None and not found[name].forward.enter():
+            reason = "another thread has routed it"
         if reason is None:
-            quantisation = FORMATS[module.weight.dtype]
-            routed, reason = serving(module.weight, quantisation)
-        if routed:
-            if quantisation not in groups:
-                groups[quantisation] = group_for(quantisation)
-            route(module, groups[quantisation])
-            modules.append(module)
-        layers.append(Layer(name, routed, reason))
-    return Installation(tuple(layers), tuple(groups.values()), tuple(modules))
+            routed.append(found[name].forward)
+        layers.append(Layer(name, reason is None, reason or found[name].served.words))
+    groups = dict.fromkeys(forward.group for forward in routed)
+    return Installation(tuple(layers), tuple(groups), tuple(routed))
+
+
+def _examined(
+    module: Any,
+    comm: Any,
+    serving: Callable[[torch.Tensor, str], Served],
+    group_for: Callable[[str], str],
+    check: bool,
+    wrapper: str | None,
+) -> Found | str:
+    """What this rank would route, or why it leaves the layer alone."""
+    if wrapper is not None:
+        return f"it is the base_layer of a {wrapper}, which may multiply by its weight and reduce by itself"
+    try:
+        recognised = recognise(module, comm.rank, comm.world_size, comm.device)
+        if not isinstance(recognised, Recognised):
+            return recognised
+        if not check and not recognised.certain:
+            return f"its class {class_name(module)} isn't known, so only a check can tell what it computes"
+        served = serving(module.weight, recognised.quantisation)
+        return Found(RoutedForward(module, recognised, group_for(recognised.quantisation)), served)
+    except ValueError as error:
+        return str(error)
+    except (
+        Exception
+    ) as error:  # whatever an attribute of others raises: the other ranks wait for what is said here
+        return f"it can't be examined: {type(error).__name__}: {first_line(error)}"
+
+
+def _verdict(found: Found, comm: Any, seed: int) -> Statement:
+    try:
+        return Statement(objection(found.forward, found.served.rows, found.served.dtype, comm, seed))
+    except Exception as error:  # a layer of others raises what it likes; the other ranks must hear of it
+        return Statement(f"its check failed: {type(error).__name__}: {first_line(error)}")
+
+
+def _wrapped(model: torch.nn.Module) -> dict[int, str]:
+    """Layers that another module holds as its `base_layer`, with the class of that module."""
+    found = {}
+    for module in model.modules():
+        inner = module._modules.get("base_layer")
+        if inner is not None:
+            found[id(inner)] = class_name(module)
+    return found

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
+from ....runtime.captures import beside_captures
+
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
@@ -79,10 +81,11 @@ class CudaLanes(Lanes):
         import torch
 
         self._device = device
-        self.side = CudaStream(torch.cuda.Stream(device, priority=HIGH))  # type: ignore[no-untyped-call]
-        self._events = [torch.cuda.Event() for _ in range(events)]  # type: ignore[no-untyped-call]
-        for event in self._events:
-            self.side.record(event)
+        with beside_captures():
+            self.side = CudaStream(torch.cuda.Stream(device, priority=HIGH))  # type: ignore[no-untyped-call]
+            self._events = [torch.cuda.Event() for _ in range(events)]  # type: ignore[no-untyped-call]
+            for event in self._events:
+                self.side.record(event)
 
     @property
     def main(self) -> CudaStream:

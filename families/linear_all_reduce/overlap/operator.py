@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....runtime.traced import modules
+from ....runtime.traced import constant_while_traced, modules
 from ..decisions import FAMILY, Terms
 from .group import LayerGroup
 
@@ -37,9 +37,8 @@ def name_of(namespace: str, terms: Terms) -> str:
     comm = getattr(terms.comm, "torch_name", None)
     if comm is None or not isinstance(terms.force, str | None):
         return f"linear_all_reduce/{next(_numbers)}"
-    return json.dumps(
-        [namespace, comm, terms.exact, terms.policy, terms.quantisation, terms.nonfinite, terms.force]
-    )
+    own = (terms.quantisation, terms.nonfinite, terms.force, terms.plain_elsewhere)
+    return json.dumps([namespace, comm, terms.exact, terms.policy, *own])
 
 
 def group_of(name: str) -> LayerGroup:
@@ -70,7 +69,7 @@ def _fake(x: Tensor, weight: Tensor, *_: Any) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_while_traced
 def traced_group(
     key: str, comm: str, quantisation: str, nonfinite: str, exact: bool, policy: str | None, force: str | None
 ) -> str:

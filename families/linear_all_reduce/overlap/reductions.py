@@ -120,7 +120,7 @@ class CopyReduction(ChannelPartials):
     def begin(self, part: Slice) -> None:
         """Fetch this rank's part from all peers, when they have it."""
         low, high = self._own(part)
-        self._kernels("meet")
+        self._meet(part)
         if high > low:
             for rank in self._others:
                 self._fetch(rank, part.at, low, high, self._fetched_at(part) + rank * self._stride)
@@ -145,7 +145,7 @@ class CopyReduction(ChannelPartials):
         if self._stages == 1:
             return
         begin, numel = self._span(part)
-        self._kernels("meet")
+        self._meet(part)
         for rank, (low, high) in enumerate(parts_of(numel, self._ranks, self._element)):
             if rank != self._rank and high > low:
                 target = self._result.data_ptr() + (begin + low) * self._element
@@ -154,6 +154,9 @@ class CopyReduction(ChannelPartials):
     def close(self) -> None:
         """All ranks have fetched; a result that lacks something is NaN."""
         self._kernels("close", result=self._result.data_ptr(), numel=self._result.numel())
+
+    def _meet(self, part: Slice) -> None:
+        self._kernels("meet", at=part.at, numel=self._span(part)[1])
 
     def _own(self, part: Slice) -> tuple[int, int]:
         """The elements of a slice that this rank adds."""

@@ -366,6 +366,10 @@ __device__ __forceinline__ void store_tagged_device(unsigned long long* word, un
 __device__ __forceinline__ unsigned int load_relaxed_device(const unsigned int* word) {
   return __nv_atomic_load_n(const_cast<unsigned int*>(word), __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
 }
+// A counter whose value tells whether another CTA arrived first; it orders nothing.
+__device__ __forceinline__ unsigned int fetch_add_relaxed_device(unsigned int* counter, unsigned int value) {
+  return __nv_atomic_fetch_add(counter, value, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);
+}
 
 // Tagged words: an FP32 payload in the low half, the generation of its call in the high one. Whoever finds the
 // generation has the payload, so that no fence or flag is needed.
@@ -648,25 +652,34 @@ __device__ __forceinline__ void prefetch(arrival_t* arrival, const storage_t* we
 
 struct Exchange {
   unsigned long long* words;
-  unsigned int* generations;  // of each CTA, advanced by the CTA itself, so that graph replay advances them
+  unsigned int* generations;  // of each CTA, counted by the CTA itself, so that graph replay counts them
   unsigned int* record;       // of the first failure: count, CTA, row, branch, expected and seen generation
 };
 
-// One call, as a CTA sees it.
-struct Call { unsigned int generation, timeout; };
+// One call, as a CTA sees it: the tag that it waits for is its generation, with a salt in the bits from 16 on.
+struct Call { unsigned int tag, timeout; };
+constexpr unsigned int NEVER = 0x80000000u;  // is in no word's tag
+__device__ __forceinline__ unsigned int tag_of_words(const Call& call) { return call.tag & ~NEVER; }
+
+// Two calls that overlap on one state may count the same generation, or two that cross over from one CTA to the next.
+// They don't take each other's words, because they write to different outputs; if they didn't, they'd lose them anyway.
+__device__ __forceinline__ unsigned int salt_of(const void* outputs) {
+  return static_cast<unsigned int>(reinterpret_cast<unsigned long long>(outputs) >> 4) * 2654435761u & 0x7fff0000u;
+}
 
 // Time in units of 1024 ns: 32 bits last for an hour, and take one register.
 __device__ __forceinline__ unsigned int ticks_of(unsigned long long ns) { return static_cast<unsigned int>(ns >> 10); }
 
-// Generations count calls modulo 2^32, but for 0, which is what new memory holds.
-__device__ __forceinline__ unsigned int following(unsigned int generation) {
-  return generation == 0xffffffffu ? 1u : generation + 1u;
-}
-
-// After a failure no CTA waits until the record is cleared: the calls of a graph would all wait in vain.
-__device__ __forceinline__ Call begin(const Exchange& exchange, unsigned long long timeout_ns) {
-  const unsigned int last = fresh(exchange.generations + blockIdx.x);
-  return {following(last), load_relaxed_device(exchange.record) == 0 ? ticks_of(timeout_ns) : 0};
+// By a whole warp. Generations count calls modulo 2^32, the first is 1: every call that a CTA begins has one of its own.
+// After a failure no CTA waits until the record is cleared: the calls of a graph would all wait in vain. Nor does any take
+// what is there, because the CTAs' counts may differ, and then old words look like new ones.
+__device__ __forceinline__ Call begin(const Exchange& exchange, unsigned int salt, unsigned long long timeout_ns, int lane) {
+  const unsigned int failures = load_relaxed_device(exchange.record);
+  unsigned int last = 0;
+  if (lane == 0) last = fetch_add_relaxed_device(exchange.generations + blockIdx.x, 1);
+  last = __shfl_sync(0xffffffffu, last, 0);
+  const unsigned int tag = ((last + 1) ^ salt) & ~NEVER;
+  return failures == 0 ? Call{tag, ticks_of(timeout_ns)} : Call{tag | NEVER, 0};
 }
 
 // The scales stand behind the rows, like one row more.
@@ -692,10 +705,10 @@ __device__ __forceinline__ Arrived load_row(const Exchange& exchange, int row) {
   for (int i = 0; i < LOADS; ++i) arrived.words[i] = load_words(words_of(exchange, row, i));
   return arrived;
 }
-__device__ __forceinline__ bool all_complete(const Arrived& arrived, unsigned int generation) {
+__device__ __forceinline__ bool all_complete(const Arrived& arrived, unsigned int expected) {
   bool all = true;
 #pragma unroll
-  for (int i = 0; i < LOADS; ++i) all = complete(arrived.words[i], generation) && all;
+  for (int i = 0; i < LOADS; ++i) all = complete(arrived.words[i], expected) && all;
   return all;
 }
 
@@ -709,31 +722,32 @@ __device__ __forceinline__ Partials partials_of(const Arrived& arrived) {
 // Writes the error record; the first failure counts.
 __device__ void report(const Exchange& exchange, const Call& call, int row, const Arrived& arrived) {
   if (fetch_add_device(exchange.record, 1) != 0) return;
+  const unsigned int generation = fresh(exchange.generations + blockIdx.x);
   exchange.record[1] = blockIdx.x;
   exchange.record[2] = row;
-  exchange.record[4] = call.generation;
+  exchange.record[4] = generation;
 #pragma unroll
   for (int branch = BRANCHES - 1; branch >= 0; --branch) {
     const unsigned int seen = tag(arrived.words[branch / WORDS_PER_LOAD], branch % WORDS_PER_LOAD);
-    if (seen == call.generation) continue;
+    if (seen == call.tag) continue;
     exchange.record[3] = branch;
-    exchange.record[5] = seen;
+    exchange.record[5] = (generation & 0xffff0000u) | (seen & 0xffffu);  // without a salt
   }
 }
 
 __device__ __forceinline__ Partials await(const Exchange& exchange, const Call& call, int row) {
   Arrived arrived = load_row(exchange, row);
-  if (!all_complete(arrived, call.generation)) {
+  if (!all_complete(arrived, call.tag)) {
     const unsigned int began = ticks_of(nanoseconds());
     do {
       arrived = load_row(exchange, row);
-      if (ticks_of(nanoseconds()) - began > call.timeout && !all_complete(arrived, call.generation)) {
+      if (ticks_of(nanoseconds()) - began > call.timeout && !all_complete(arrived, call.tag)) {
         report(exchange, call, row, arrived);
 #pragma unroll
         for (int i = 0; i < LOADS; ++i) arrived.words[i] = poisoned_words();
         break;
       }
-    } while (!all_complete(arrived, call.generation));
+    } while (!all_complete(arrived, call.tag));
   }
   return partials_of(arrived);
 }
@@ -754,7 +768,7 @@ __device__ __forceinline__ Partials await_after(const Exchange& exchange, const 
   while (cycles() - summed < 1100) {
   }
   const Arrived arrived = load_row(exchange, row);
-  const unsigned int missing = __ballot_sync(0xffffffffu, !all_complete(arrived, call.generation));
+  const unsigned int missing = __ballot_sync(0xffffffffu, !all_complete(arrived, call.tag));
   if (missing == 0) return partials_of(arrived);
   return await_in_turn(exchange, call, row, lane == __ffs(missing) - 1);
 }
@@ -820,7 +834,7 @@ hyper_connection_boundary_one_kernel(const storage_t* residual, const storage_t*
     }
     keep(weight, &shared.sink);
     wait_for_previous_grid();
-    const Call call = begin(exchange, timeout_ns);
+    const Call call = begin(exchange, salt_of(block_input), timeout_ns, lane);
     // All loads are on their way before the first is looked at, which comes after the rows.
     storage_t x[MIX_STEPS], added[MIX_STEPS];
 #pragma unroll
@@ -837,10 +851,9 @@ hyper_connection_boundary_one_kernel(const storage_t* residual, const storage_t*
     meet_at(SUMMED, down::COMPUTERS + 32);
     for (int row = lane; row < down::rows_of<ALL_ROWS>(first_row); row += 32)
       store_tagged_device(word_of(exchange, first_row + row, branch),
-                          tagged(ordered_sum<down::GROUPS>(shared.down.partial[row]), call.generation));
+                          tagged(ordered_sum<down::GROUPS>(shared.down.partial[row]), tag_of_words(call)));
     if (place == 0 && lane == 0)
-      store_tagged_device(word_of(exchange, SCALES, branch), tagged(shared.scale, call.generation));
-    if (lane == 0) generations[blockIdx.x] = call.generation;
+      store_tagged_device(word_of(exchange, SCALES, branch), tagged(shared.scale, tag_of_words(call)));
 
     if (mixes) {
       const float injection_of_lane = injection_scale(injected);
@@ -943,7 +956,7 @@ hyper_connection_first_one_kernel(const storage_t* residual,
     }
     keep(weight, &shared.sink);
     wait_for_previous_grid();
-    const Call call = begin(exchange, timeout_ns);
+    const Call call = begin(exchange, salt_of(block_input), timeout_ns, lane);
     // All loads are on their way before the first is looked at, which comes after the rows.
     storage_t x[MIX_STEPS];
 #pragma unroll
@@ -958,10 +971,9 @@ hyper_connection_first_one_kernel(const storage_t* residual,
     meet_at(SUMMED, down::COMPUTERS + 32);
     for (int row = lane; row < down::rows_of<ALL_ROWS>(first_row); row += 32)
       store_tagged_device(word_of(exchange, first_row + row, branch),
-                          tagged(ordered_sum<down::GROUPS>(shared.down.partial[row]), call.generation));
+                          tagged(ordered_sum<down::GROUPS>(shared.down.partial[row]), tag_of_words(call)));
     if (place == 0 && lane == 0)
-      store_tagged_device(word_of(exchange, SCALES, branch), tagged(shared.scale, call.generation));
-    if (lane == 0) generations[blockIdx.x] = call.generation;
+      store_tagged_device(word_of(exchange, SCALES, branch), tagged(shared.scale, tag_of_words(call)));
 
     if (mixes) {
       const Partials scales = await(exchange, call, SCALES);
@@ -1057,7 +1069,7 @@ hyper_connection_final_one_kernel(const storage_t* residual, const storage_t* bl
     }
     keep(weight, &shared.sink);
     wait_for_previous_grid();
-    const Call call = begin(exchange, timeout_ns);
+    const Call call = begin(exchange, salt_of(block_input), timeout_ns, lane);
     // All loads are on their way before the first is looked at, which comes after the rows.
     storage_t x[MIX_STEPS], added[MIX_STEPS];
 #pragma unroll
@@ -1074,10 +1086,9 @@ hyper_connection_final_one_kernel(const storage_t* residual, const storage_t* bl
     meet_at(SUMMED, down::COMPUTERS + 32);
     for (int row = lane; row < down::rows_of<LOW_RANK>(first_row); row += 32)
       store_tagged_device(word_of(exchange, first_row + row, branch),
-                          tagged(ordered_sum<down::GROUPS>(shared.down.partial[row]), call.generation));
+                          tagged(ordered_sum<down::GROUPS>(shared.down.partial[row]), tag_of_words(call)));
     if (place == 0 && lane == 0)
-      store_tagged_device(word_of(exchange, SCALES, branch), tagged(shared.scale, call.generation));
-    if (lane == 0) generations[blockIdx.x] = call.generation;
+      store_tagged_device(word_of(exchange, SCALES, branch), tagged(shared.scale, tag_of_words(call)));
 
     if (mixes) {
       const float injection_of_lane = injection_scale(injected);

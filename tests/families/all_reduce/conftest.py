@@ -60,8 +60,8 @@ class Group(RankGroup):
         """A channel after the call of `epoch`: all zeros if there was none."""
         memory, layout = np.zeros(self.layout.size, np.uint8), self.layout
         words = memory.view(np.uint32)
-        words[layout.epochs // 4 : layout.tickets // 4] = self.epoch
-        words[layout.flags // 4 : layout.packets // 4] = self.epoch
+        words[layout.ticket // 4 + 1] = self.epoch
+        words[layout.flags // 4 + 1 : layout.packets // 4 : 2] = self.epoch
         slots = words[layout.packets // 4 : layout.staged // 4].reshape(-1, 2)
         half = len(slots) // 2
         if self.tag is not None:
@@ -69,7 +69,7 @@ class Group(RankGroup):
         elif self.epoch:
             for parity in (0, 1):
                 newest = self.epoch if self.epoch % 2 == parity else (self.epoch - 1) % 2**32
-                slots[parity * half : (parity + 1) * half, 1] = newest
+                slots[parity * half : (parity + 1) * half, 1] = newest << 8 & 0xFFFFFFFF
         return memory
 
     def values(self, numel: int) -> Any:
@@ -172,8 +172,9 @@ class Group(RankGroup):
             EmulatedLaunch(kernel, "delay", once, once, one, rank=self.devices[rank], stream=stream)
         )
 
-    def epochs(self, arrays: Any, rank: int) -> set[int]:
-        return set(self.words(arrays, rank)[self.layout.epochs // 4 : self.layout.tickets // 4].tolist())
+    def epoch_of(self, arrays: Any, rank: int) -> int:
+        """The epoch of a rank's last call, after a run."""
+        return int(self.words(arrays, rank)[self.layout.ticket // 4 + 1])
 
 
 @pytest.fixture(scope="session")

@@ -121,11 +121,16 @@ def test_a_channel_before_it_wraps(works):
     words = np.zeros((2, work.channel["size"] // 4), np.int32)
     EVIDENCE.after_call(work, LAST_EPOCH, words)
     offsets, unsigned = work.channel, words.view(np.uint32)[1]
-    assert set(unsigned[offsets["epochs"] // 4 : offsets["tickets"] // 4]) == {2**32 - 1}
-    assert set(unsigned[offsets["tickets"] // 4 : offsets["flags"] // 4]) == {0}
-    assert set(unsigned[offsets["flags"] // 4 : offsets["packets"] // 4]) == {2**32 - 1}
+    ticket = unsigned[offsets["ticket"] // 4 :][:2]
+    assert ticket.tolist() == [0, 2**32 - 1]
+    assert set(unsigned[offsets["departures"] // 4 : offsets["flags"] // 4]) == {0}
+    flags = unsigned[offsets["flags"] // 4 : offsets["packets"] // 4].reshape(-1, 2)
+    assert [set(flags[:, half]) for half in (0, 1)] == [{0}, {2**32 - 1}]
     packets = unsigned[offsets["packets"] // 4 : offsets["packets"] // 4 + 2 * 2 * offsets["packet"] // 4]
     data, tags = packets.reshape(2, -1, 2).transpose(2, 0, 1)
     assert set(data.reshape(-1)) == {0}
-    assert [set(row) for row in tags] == [{2**32 - 2}, {2**32 - 1}]  # even calls, odd calls
+    assert [set(row) for row in tags] == [
+        {2**32 - 512},
+        {2**32 - 256},
+    ]  # the generations of even calls, odd calls
     assert set(unsigned[offsets["staged"] // 4 :]) == {0}

@@ -11,8 +11,9 @@ import torch
 from harness.workspaces import load_module
 from kernwright.emulator.module import EmulatedCommunicator
 from kernwright.families.all_reduce.reference import in_rank_order
-from kernwright.runtime import ChannelError, Overlap, PeerTimeout
+from kernwright.runtime import ChannelError, OtherCall, Overlap, PeerTimeout
 from kernwright.runtime.communicator.channel import Channel
+from kernwright.table import DISAGREEMENT, OVERLAP
 
 HERE = Path(__file__).parent
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -144,6 +145,27 @@ def test_any_layout_goes_in_and_the_callers_tensor_stays(mini: Any, ranks: Any) 
     assert empty.shape == (2, 0)
 
 
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.float64], ids=str)
+@pytest.mark.parametrize("shapes", [[(3, 5), (1, 1)], [(1,), (7,), (2, 3)], [(3,), (218,), (5, 7)]], ids=str)
+def test_parts_of_any_size(mini: Any, ranks: Any, shapes: list[tuple[int, ...]], dtype: torch.dtype) -> None:
+    """Parts that aren't whole words lie one behind the other as well, and so do their sums, by every route."""
+    comm = ranks(2)
+    given = [values(2, *shape, dtype=torch.float32, seed=sum(shape)).to(dtype) for shape in shapes]
+    for _ in range(3):
+        acquired = mini.acquire_outputs(shapes, dtype, comm=comm)
+        for view, value in zip(acquired, given, strict=True):
+            torch.add(value, 0, out=view)
+        assert acquired[0].data_ptr() % 16 == 0
+        found = mini.all_reduce_symmetric(acquired, comm=comm)
+        for results in (acquired, found) if dtype in DTYPES else (acquired,):
+            ends = [(result[0].data_ptr(), result[0].nbytes) for result in results]
+            assert all(start + size == after for (start, size), (after, _) in itertools.pairwise(ends))
+        assert [f.shape for f in found] == [value.shape for value in given]
+        for result, value in zip(found, given, strict=True):
+            assert torch.equal(result, expected(value))
+    comm.check()
+
+
 def test_a_result_is_held_across_the_next_calls(mini: Any, ranks: Any) -> None:
     comm = ranks(2)
     tensors = [values(2, 40, seed=seed) for seed in range(5)]
@@ -208,7 +230,6 @@ def test_what_cannot_be_acquired(mini: Any, ranks: Any) -> None:
     for shapes, sentence in (
         ([], "no shapes were given"),
         ([(0, 8)], r"shape \(0, 8\) has no elements"),
-        ([(3,), (8,)], r"shape \(3,\) has 6 bytes in torch.float16, no multiple of 16"),
         ([(1025,)], "the outputs have 2050 bytes; channel mini holds 2048"),
     ):
         with pytest.raises(ValueError, match=sentence):
@@ -278,6 +299,7 @@ def test_a_named_channel_is_the_only_one(mini: Any, ranks: Any) -> None:
 def record(channel: Channel, rank: int, *words: int) -> None:
     begin = channel.plan.offsets["record"]
     channel.memory[rank, begin : begin + 32].view(torch.int32)[:7] = torch.tensor(words, dtype=torch.int32)
+    channel.memory[rank, channel.plan.offsets["ticket"] + 3] = 0x80  # as kernels leave it
 
 
 def test_a_failed_channel_says_who_and_works_after_reset(mini: Any, ranks: Any) -> None:
@@ -300,8 +322,13 @@ def test_a_failed_channel_says_who_and_works_after_reset(mini: Any, ranks: Any) 
     comm.reset()
     assert equal(mini.all_reduce(tensor, comm=comm), expected(tensor))
     comm.check()
-    record(comm.channel("mini"), 0, 1, 0, 0, 3, 9, 1, 0)
+    record(comm.channel("mini"), 0, 1, 0, 0, OVERLAP, 9, 1, 0)
     with pytest.raises(Overlap, match="rank 0 used channel mini in two calls at the same time"):
+        comm.check()
+    record(comm.channel("mini"), 0, 1, 0, 1, DISAGREEMENT, 9, 0x1F, 0)
+    with pytest.raises(
+        OtherCall, match=r"rank 0 found rank 1 in another call on channel mini \(call 9, CTA 0;"
+    ):
         comm.check()
 
 
@@ -388,3 +415,16 @@ def test_a_channel_of_another_family_has_no_inputs_to_acquire() -> None:
     alone = EmulatedCommunicator(dispatch.DISPATCH.table, 2, specs=["qwen38_flash_tp2"])
     (ordinary,) = dispatch.acquire_outputs([(8,)], torch.bfloat16, comm=alone)
     assert ordinary.shape == (2, 8)
+
+
+def test_forgetting_what_was_decided_keeps_acquired_inputs(mini: Any, ranks: Any) -> None:
+    comm = ranks(2)
+    (acquired,) = mini.acquire_outputs([(8,)], torch.float32, comm=comm)
+    tensor = values(2, 8, dtype=torch.float32)
+    first = mini.all_reduce(tensor, comm=comm)
+    known = mini.all_reduce._of[comm]
+    assert known.resolved
+    mini.DISPATCH.forget()
+    assert not known.resolved
+    acquired.copy_(tensor)
+    assert equal(mini.all_reduce_symmetric((acquired,), comm=comm)[0], first)

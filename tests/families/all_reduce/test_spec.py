@@ -64,9 +64,9 @@ def test_a_workload_is_a_dtype_and_a_world_size() -> None:
 def test_the_channel_follows_from_the_workload() -> None:
     small, large = (ChannelLayout.of(w) for w in spec().workloads()[:2])
     assert small.capacity == 1_000_000
-    assert (small.epochs, small.tickets, small.record, small.flags) == (0, 1024, 2048, 2304)
-    assert small.packets - small.flags == 2 * 256 * 2 * 4
-    assert large.packets - large.flags == 2 * 256 * 8 * 4
+    assert (small.ticket, small.departures, small.record, small.flags) == (0, 256, 512, 768)
+    assert small.packets - small.flags == 2 * 2 * 256 * 2 * 8  # parities, barriers, CTAs, peers
+    assert large.packets - large.flags == 2 * 2 * 256 * 8 * 8
     assert small.staged - small.packets == 2 * 2 * 2 * 65536
     assert large.scratch - large.staged == 2_000_128  # two copies, to the next multiple of 256
     assert (large.inputs - large.scratch, small.inputs - small.scratch) == (125_184, 500_224)
@@ -131,7 +131,6 @@ def test_a_schedule_is_the_route_the_grid_and_the_word() -> None:
         ({"payload_bytes": {"min": 2, "max": 1_000_000}}, "2 bytes aren't whole elements of float32; take a"),
         ({"payload_bytes": {"min": 4, "max": 2**30}}, "1073741824 bytes; a channel carries 536870912 at most"),
         ({"payload_bytes": {"min": 4, "max": 40_000}}, "one row has 43008 bytes in float32, more than the largest"),
-        ({"widths": [7, 7168]}, "rows of 7 elements of float16 have 14 bytes, no multiple of 16"),
         ({"packet_bytes": 100}, "found 100; it must be a multiple of 16, and at most the largest payload, 1000000"),
         ({"packet_bytes": 1_000_016}, "found 1000016; it must be a multiple of 16"),
         ({"packet_bytes": 0}, 'route "tagged_words" needs packets in the channel, but packet_bytes is 0'),
@@ -143,8 +142,8 @@ def test_workloads_that_are_refused(workload: dict[str, Any], message: str) -> N
     assert message in complaints(**workload)
 
 
-def test_the_last_width_may_be_odd() -> None:
-    assert spec(widths=[16, 7]).workload.width == 23
+def test_widths_may_be_odd() -> None:
+    assert spec(widths=[7, 16, 7]).workload.width == 30
 
 
 @pytest.mark.parametrize(

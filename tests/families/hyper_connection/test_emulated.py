@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from harness.golden import GoldenCase, read_golden
 from kernwright.emulator import Interleaving, candidate_program, check, fuzz, run
 from kernwright.evidence.oracle.dtypes import digest
 from kernwright.families.hyper_connection.inputs import INPUT_KINDS
-from kernwright.generated.dispatch import TABLE
+from kernwright.generated.dispatch import DISPATCH, TABLE
 
 BETWEEN = ("partials",)
 """Scratch that the contract doesn't name: sums of parts, on their way from one CTA to another."""
@@ -125,3 +126,24 @@ def test_a_program_tells_outputs_from_intermediates(odd):
         program(up_weight=None)
     with pytest.raises(ValueError, match=r"residual has 10 bytes; float16 of shape \(1, 288\) has 576"):
         program(residual=given["residual"][0, :5])
+
+
+def test_what_follows_from_a_call_must_be_given():
+    """Kernels for several tokens take their number; without it the sentence says where it comes from."""
+    work, candidate = next(
+        (work, candidate)
+        for work in TABLE.workloads
+        for candidate in work.candidates
+        if work.family == "hyper_connection" and candidate.arguments.get("tokens") and candidate.kernels
+    )
+    arch = next(iter(candidate.builds))
+    request = DISPATCH.request(work, "combine", 2)
+    shapes = {buffer.name: buffer.shape for buffer in request.signature.inputs}
+    given = {name: np.zeros(shape, np.uint16) for name, shape in shapes.items()}
+    arguments = (TABLE.root, candidate, arch, "combine", request.signature, given)
+    with pytest.raises(
+        ValueError, match=r"take tokens, which follows from the call; pass constants=request\.constants"
+    ):
+        candidate_program(*arguments)
+    program = candidate_program(*arguments, constants=request.constants)
+    assert run(program.launches).fault is None

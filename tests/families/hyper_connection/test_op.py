@@ -289,3 +289,51 @@ def test_remembered_calls_are_bounded(make: ModuleType, op: Any, monkeypatch: py
     for tokens in (1, 2, 3, 4, 1):
         op(*make.tensors(tokens=tokens, kind="combine"), kind="combine")
         assert len(op._resolved) <= 2
+
+
+@pytest.mark.parametrize("kind", ["boundary", "first", "combine", "final"])
+def test_no_output_lies_in_another_tensor(make: ModuleType, op: Any, kind: str) -> None:
+    """Each output against each input, weights too, and each other output: one element in common is too much."""
+    given = make.tensors(kind=kind)
+    results = op(*given, kind=kind)
+
+    def outputs() -> list[Any]:
+        return [None if result is None else torch.empty_like(result) for result in results]
+
+    for place, result in enumerate(results):
+        if result is None:
+            continue
+        inputs = [
+            (name, tensor) for name, tensor in zip(op.arguments, given, strict=True) if tensor is not None
+        ]
+        for name, tensor in inputs:
+            size, many = tensor.numel(), result.numel()
+            memory = torch.zeros(size + 2 * many, dtype=tensor.dtype)
+            inside = memory[many : many + size].view(tensor.shape)
+            inside.copy_(tensor)
+            moved = edited(given, op.arguments.index(name), inside)
+            for begin, apart in (
+                (0, True),
+                (1, False),
+                (many + size - 1, False),
+                (many + size, True),
+                (many, False),
+            ):
+                out = outputs()
+                out[place] = memory[begin : begin + many].view(result.shape)
+                if apart:
+                    op(*moved, kind=kind, out=tuple(out))
+                    assert torch.equal(out[place], result)
+                else:
+                    with pytest.raises(
+                        ValueError, match=f"out's {op.results[place]} shares memory with {name};"
+                    ):
+                        op(*moved, kind=kind, out=tuple(out))
+        for other, another in enumerate(results):
+            if another is not None and other != place:
+                memory = torch.zeros(result.numel() + another.numel() - 1, dtype=result.dtype)
+                out = outputs()
+                out[place] = memory[: result.numel()].view(result.shape)
+                out[other] = memory[-another.numel() :].view(another.shape)
+                with pytest.raises(ValueError, match="shares memory with"):
+                    op(*given, kind=kind, out=tuple(out))

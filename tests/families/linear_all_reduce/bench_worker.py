@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as distributed
-from kernwright.evidence.bench import bench
+from kernwright.evidence.bench import Ledger, bench
 from kernwright.evidence.benchmark_run import GpuBackend, Options
 from kernwright.evidence.cells import cells
 from kernwright.evidence.executable import executable
@@ -32,7 +32,7 @@ from kernwright.specs import find_workspace
 
 CPU = torch.device("cpu")
 H200 = fake("sm_90", 132, "NVIDIA H200")
-PACE = Pace(groups=7, replays=3, most=10)
+PACE = Pace(groups=3, replays=3, most=4)
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,9 @@ def main(rank: int, root: Path) -> dict[str, Any]:
                 cell,
                 watch,
                 (),
-                Options(pace=PACE),
-                backend=GpuBackend(lambda _: H200, verify, capture, sample),
-                keep=records.append,
+                Options(PACE, blocks=3),
+                backend=GpuBackend(lambda _: H200, verify, capture, sample, lambda _block: None),
+                ledger=Ledger(records.append),
             )
             for cell in cells(work, place, "NVIDIA H200", evidence)
         ]

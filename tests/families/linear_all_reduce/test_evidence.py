@@ -276,9 +276,8 @@ def test_a_channel_after_its_last_epoch(session):
     assert EVIDENCE.call_before(wrap) == 2**32 - 1
     words = np.zeros((2, work.channel["size"] // 4), np.int32)
     EVIDENCE.after_call(work, 2**32 - 1, words)
-    begin, end = work.channel["epochs"] // 4, work.channel["tickets"] // 4
-    assert (words[:, begin:end] == -1).all()
-    assert not words[:, work.channel["tickets"] // 4 : work.channel["flags"] // 4].any()
+    assert words[0, work.channel["ticket"] // 4 :][:2].tolist() == [0, -1]
+    assert not words[:, work.channel["departures"] // 4 : work.channel["flags"] // 4].any()
     assert not words[:, work.channel["scratch"] // 4 :].any()
 
 

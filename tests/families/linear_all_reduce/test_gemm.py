@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from kernwright.families.linear_all_reduce.overlap.gemm import (
@@ -10,6 +12,7 @@ from kernwright.families.linear_all_reduce.overlap.gemm import (
     scaled_gemm,
     torch_gemm,
 )
+from kernwright.families.linear_all_reduce.overlap.group import LayerGroup
 from kernwright.families.linear_all_reduce.overlap.quantise import quantise_rows
 
 
@@ -52,6 +55,84 @@ def test_what_the_library_is_given(monkeypatch):
     assert seen["scale_b"].unique().tolist() == [2.0]
     assert seen["out"] is out
     assert seen["out_dtype"] is torch.bfloat16
+
+
+def as_on_cuda(monkeypatch):
+    """`torch._scaled_mm` with the conditions that it has on CUDA; calls that meet them are computed."""
+    computed = torch._scaled_mm
+
+    def checked(a, b, *, out_dtype, out, bias=None, scale_a, scale_b):
+        (m, k), n = a.shape, b.shape[1]
+        assert k % 16 == 0
+        assert n % 16 == 0
+        assert a.stride() == (k, 1)
+        assert b.stride() == (1, k)
+        assert a.data_ptr() % 16 == b.data_ptr() % 16 == 0
+        assert out_dtype == out.dtype == torch.bfloat16
+        assert out.shape == (m, n)
+        assert out.is_contiguous()
+        assert (scale_a.shape, scale_b.shape) == ((m, 1), (1, n))
+        assert scale_a.is_contiguous()
+        assert scale_b.is_contiguous()
+        assert bias is None or bias.shape == (n,)
+        return computed(a, b, scale_a=scale_a, scale_b=scale_b, bias=bias, out_dtype=out_dtype, out=out)
+
+    monkeypatch.setattr(torch, "_scaled_mm", checked)
+
+
+@pytest.mark.parametrize(("n", "k"), [(32, 48), (24, 48), (32, 40), (5, 7), (1, 1)])
+@pytest.mark.parametrize("layout", ["dense", "transposed", "misaligned", "wide"])
+@pytest.mark.parametrize("biased", [False, True])
+def test_fp8_of_any_shape_and_layout_is_what_cuda_takes(monkeypatch, n, k, layout, biased):
+    """K and N that are no multiples of 16 are padded: the numbers of the dequantised product, as on a CPU."""
+    as_on_cuda(monkeypatch)
+    codes, row_scales = quantise_rows(drawn(9, k))
+    weight, scale = quantise_rows(drawn(n, k, seed=1))
+    given = {
+        "dense": lambda w: w,
+        "transposed": lambda w: w.t().contiguous().t(),
+        "misaligned": lambda w: torch.cat([w.flatten()[:1], w.flatten()])[1:].view(n, k),
+        "wide": lambda w: torch.cat([w, w], dim=1)[:, :k],
+    }[layout](weight.view(torch.uint8)).view(torch.float8_e4m3fn)
+    bias = drawn(n, seed=2).bfloat16() if biased else None
+    out, plain = (torch.full((4, n), 7.0, dtype=torch.bfloat16) for _ in range(2))
+    scaled_gemm(codes, row_scales, given, scale, bias)(3, 7, out)
+    dequantised_gemm(codes, row_scales, given, scale, bias)(3, 7, plain)
+    assert torch.allclose(out.float(), plain.float(), rtol=2**-7, atol=2**-9)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("n", "k"), [(32, 48), (24, 48), (32, 40), (5, 7)])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("biased", [False, True])
+def test_fp8_on_cuda_is_what_it_is_on_a_cpu(n, k, dtype, biased):
+    """The same numbers within one rounding, for every shape and dtype of x."""
+    x = drawn(9, k).to(dtype)
+    weight, scale = quantise_rows(drawn(n, k, seed=1))
+    bias = drawn(n, seed=2).to(dtype) if biased else None
+    found = []
+    for device in ("cpu", "cuda"):
+        group = LayerGroup(SimpleNamespace(), None, None, quantisation="fp8_per_token")
+        moved = [None if tensor is None else tensor.to(device) for tensor in (x, weight, scale, bias)]
+        out = torch.full((4, n), 7.0, dtype=dtype, device=device)
+        group.gemm(*moved, None)(3, 7, out)
+        found.append(out.float().cpu())
+    assert torch.allclose(
+        *found, rtol=2 * torch.finfo(dtype).eps, atol=1e-2 if dtype is not torch.float32 else 1e-4
+    )
+
+
+def test_fp8_to_another_dtype_than_bf16_is_dequantised():
+    """CUDA's product by rows gives BF16 alone; rounding to it in between would be another contract."""
+    chosen = []
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        x = SimpleNamespace(is_cuda=True, dtype=dtype)
+        group = SimpleNamespace(
+            quantisation="fp8_per_token", _quantised=lambda *_: (drawn(2, 16), drawn(2, 1))
+        )
+        multiply = LayerGroup.gemm(group, x, drawn(16, 16), torch.ones(1), None, None)
+        chosen.append(multiply.__qualname__.split(".")[0])
+    assert chosen == ["scaled_gemm", "dequantised_gemm", "dequantised_gemm"]
 
 
 def test_sms_are_left_free_for_the_block_alone(monkeypatch):

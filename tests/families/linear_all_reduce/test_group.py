@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -42,8 +44,16 @@ class Thread:
     ) -> None:
         self.rank, self.addresses, self.barrier, self.stages = rank, addresses, barrier, stages
         self.did: list[str] = []
+        self.turns = 0
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        self.turns += 1
+        yield
+        self.turns -= 1
 
     def __call__(self, kernel: str, **given: int) -> None:
+        assert self.turns == 1  # no other thread calls on the channel until all is launched
         self.did.append(kernel)
         getattr(self, kernel)(**given)
 
@@ -51,7 +61,9 @@ class Thread:
         self.did.append("copy")
         ctypes.memmove(target, source, size)
 
-    def meet(self) -> None:
+    def meet(self, at: int, numel: int) -> None:
+        assert at >= 0
+        assert numel
         self.barrier.wait(timeout=20)
 
     def close(self, result: int, numel: int) -> None:
@@ -93,6 +105,7 @@ def ranks():
                 memory=own,
                 check_sometimes=lambda: None,
                 follow=lambda _: None,
+                turn=thread.turn,
             )
             comm = SimpleNamespace(rank=rank, world_size=2, device=torch.device("cpu"), group=None)
             decision = GroupDecision(schedule, thread, channel)
@@ -172,3 +185,13 @@ def test_arguments_reach_their_slots(monkeypatch):
         ("add_c", 103, [channels, 2**40, 2**50, 2**32 - 1, 1, 30]),
         ("meet_c", 103, [channels, 1, 30]),
     ]
+
+
+def test_tensors_on_another_device_than_the_ranks(ranks):
+    group = ranks(SCHEDULES["whole"])[0][0]
+    x, weight = torch.zeros(3, 8, device="meta"), torch.zeros(4, 8, device="meta")
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match="x is on meta, and the ranks of comm work on cpu; pass tensors on cpu"
+        ):
+            group(x, weight)

@@ -83,7 +83,7 @@ def without(made, kernel: str, nth: int):
     symbols = {candidate.symbols.get(kernel) for candidate in made.entry.candidates}
     for rank in range(made.ranks):
         of_rank = [launch for launch in made.launches if launch.rank == rank and launch.symbol in symbols]
-        made.launches.remove(of_rank[nth])
+        made.launches[:] = [launch for launch in made.launches if launch is not of_rank[nth]]
     return made
 
 
@@ -103,7 +103,9 @@ def test_the_end_of_a_call_is_needed(group, name):
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.parametrize("order", ["ACQUIRE", "RELEASE"])
 def test_acquire_and_release_are_needed(group, name, order):
-    call = {"ACQUIRE": "load_n(const_cast<unsigned int*>(flag)", "RELEASE": "store_n(flag, value"}[order]
+    call = {"ACQUIRE": "load_n(const_cast<unsigned long long*>(flag)", "RELEASE": "store_n(flag, value"}[
+        order
+    ]
     old = f"__nv_atomic_{call}, __NV_ATOMIC_{order}, __NV_THREAD_SCOPE_SYSTEM)"
     edit = (old, old.replace(order, "RELAXED"))
     assert find_races(calls(group, name, (edit,), count=1).launches)
@@ -147,7 +149,7 @@ def test_a_rank_that_skips_a_call_leaves_nan_and_a_record(group, name):
         assert made.record(outcome.arrays, 1)[0] == 0
 
 
-@pytest.mark.parametrize("edit", [("if (!meet(channels, call, START)) {", "if (false) {")])
+@pytest.mark.parametrize("edit", [("if (!met) {", "if (false) {")])
 def test_a_result_that_is_not_spoilt_would_be_seen(group, edit):
     made = group("bfloat16", 2, edits=(edit,))
     made.call("two", [64])

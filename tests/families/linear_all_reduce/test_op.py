@@ -81,7 +81,10 @@ def test_a_shape_of_the_library(found):
             "  - bf16-w5120-k4096-m2048to4095-tp2 copies_4: m is 3; this candidate serves 2048 to 4095"
             in lines
         )
-        assert lines[-1] == "  = reference: torch's GEMM, then the plain all-reduce"
+        assert lines[-1] == (
+            "  = reference: torch's GEMM, then the plain all-reduce of its products: at most 3.9e-03 of the sum of "
+            "absolute values away from the exact sum (bfloat16, 2 ranks)"
+        )
         assert error < 4e-3
         assert fallbacks["device"] >= 1
         assert rank["absence"] == "the ranks work on cpu tensors, and channels are memory of GPUs"
@@ -104,7 +107,6 @@ def test_installation(found):
         without_records = rank["unforced"]
         assert without_records["o_proj"] == "the dispatch table has no workload of its shape"
         assert len(without_records) == 4
-        assert rank["switched"] is True  # reduces by itself again
 
 
 def test_results_are_the_same_with_the_feature_off_on_compiled_and_off_again(found):

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.capturing import failures_beside_captures
 from kernwright.generated.dispatch import TABLE, linear_all_reduce
-from kernwright.runtime.communicator import LAYOUT_VERSION
+from kernwright.runtime.communicator import LAYOUT_VERSION, channel
 from kernwright.runtime.communicator.channel import Channel, channel_plans
 from kernwright.runtime.device import Device, current
 from kernwright.runtime.loader import load
@@ -39,7 +40,7 @@ class OneOfTwo:
     """A rank of the pair."""
 
     world_size, local_ranks, layout_version = 2, 1, LAYOUT_VERSION
-    capabilities = frozenset({"linear_all_reduce_layout_1"})
+    capabilities = frozenset({"linear_all_reduce_layout_2"})
     group = None
     timeout_ns = 10_000_000_000
 
@@ -203,6 +204,30 @@ def test_a_graph_with_both_ranks(pair, weights, name):
             assert all(torch.equal(result, answer) for result in results)
     for rank in ranks:
         rank.channel(SPEC).check()
+
+
+@pytest.mark.parametrize("name", ["sm_8", "copies_4", "copies_between"])
+def test_calls_invalidate_no_capture(pair, weights, name, monkeypatch):
+    """Of another thread; the first one makes lanes and scratch, and every one looks at the records."""
+    import torch
+
+    ranks, streams = pair
+    x = activations(2048, 78)
+    answer = wanted(x, weights)
+    monkeypatch.setattr(channel, "CHECK_SECONDS", -1.0)
+    with torch.no_grad():
+        _warm(streams, weights, name)
+        results = [None, None]
+
+        def call(_turn):
+            for rank, stream in enumerate(streams):
+                with torch.cuda.stream(stream):
+                    results[rank] = linear_all_reduce(x[rank], weights[rank], comm=ranks[rank], force=name)
+
+        failures = failures_beside_captures(call)
+    print(f"{len(failures)} of 20 captures and 20 calls failed")
+    assert failures == []
+    assert all(torch.equal(result, answer) for result in results)
 
 
 @pytest.mark.parametrize("name", ["sm_8", "copies_4", "copies_between"])

@@ -11,7 +11,7 @@ from kernwright.compiler.compile import compile_source
 from kernwright.emulator import DeviceBuffer, EmulatedLaunch, check, compile_text
 from kernwright.evidence.oracle.dtypes import storage
 from kernwright.families.linear_all_reduce.oracle import E4M3, from_e4m3, quantise_rows, to_e4m3
-from kernwright.generator import ScheduleError
+from kernwright.specs import SpecError
 
 SPEC = """
 family = "linear_all_reduce"
@@ -182,7 +182,5 @@ def test_a_row_stays_in_registers(quantisers, arch, k):
 
 
 def test_a_row_that_no_cta_holds_is_refused(quantisers):
-    with pytest.raises(
-        ScheduleError, match="k is 32784, and a row is quantised out of the registers of one CTA"
-    ):
+    with pytest.raises(SpecError, match="k is 32784, and a row is quantised out of the registers of one CTA"):
         quantisers(k=32784)

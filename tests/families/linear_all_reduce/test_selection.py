@@ -9,6 +9,8 @@ import torch
 from kernwright.families.linear_all_reduce import decisions as decisions
 from kernwright.families.linear_all_reduce import op as op_module
 from kernwright.families.linear_all_reduce.op import LinearAllReduce, Terms
+from kernwright.families.linear_all_reduce.overlap import install as install_module
+from kernwright.families.linear_all_reduce.overlap.group import GroupDecision
 from kernwright.families.linear_all_reduce.overlap.rows import SliceSchedule
 from kernwright.generated.dispatch import TABLE
 from kernwright.runtime import NotExact, Unsupported, bind
@@ -25,8 +27,8 @@ class Comm:
     """Two ranks that own every channel."""
 
     rank, world_size, local_ranks, layout_version = 0, 2, 1, 1
-    capabilities = frozenset({"linear_all_reduce_layout_1"})
-    device = torch.device("cpu")
+    capabilities = frozenset({"linear_all_reduce_layout_2"})
+    device = torch.device("meta")  # where the tensors are
     group = None
 
     absent = ()
@@ -131,6 +133,7 @@ def test_a_decision_holds_the_schedule_of_the_table(comm, monkeypatch):
     decide(*tensors(4096))
     decide(*tensors(8192))
     decide(*tensors(8192))
+    assert len(made) == 2
     schedules = [SliceSchedule.of(choice.candidate.route, choice.candidate.options) for choice in made]
     assert schedules[0] == SliceSchedule("sliced_nccl", (1, 1, 1, 1), min_m=2048)
     layout = made[1].workload.channel
@@ -142,6 +145,19 @@ def test_a_decision_holds_the_schedule_of_the_table(comm, monkeypatch):
         (made[0].workload.label, "nccl_4"): 1,
         (made[1].workload.label, "copies_tail"): 2,
     }
+
+
+def test_what_was_decided_is_forgotten_where_the_choices_have_changed(comm, monkeypatch):
+    bound = dispatch(m8192="copies_tail")
+    op = LinearAllReduce(bound)
+    made = []
+    monkeypatch.setattr(LinearAllReduce, "_loaded", lambda _, choice, *__: made.append(choice) or object())
+    decide = op._decider(Terms(comm))
+    for _ in range(2):
+        decide(*tensors(8192))
+    bound.forget()
+    decide(*tensors(8192))
+    assert len(made) == 2
 
 
 def test_a_build_that_does_not_load_is_set_aside(comm, monkeypatch):
@@ -177,14 +193,26 @@ def test_exact_and_strict_are_refused(comm, monkeypatch):
 
 
 class Layer(torch.nn.Module):
-    tp_size, reduce_results, input_is_parallel, bias = 2, True, True, None
+    tp_rank, tp_size, reduce_results, input_is_parallel, bias = 0, 2, True, True, None
 
     def __init__(self, width, k):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.empty((width, k), dtype=torch.bfloat16, device="meta"), False)
 
+    def forward(self, x):
+        raise NotImplementedError
 
-def test_only_layers_that_some_record_speeds_up_are_routed(comm):
+
+def installable(monkeypatch):
+    """Nothing is computed here: the other rank says the same, and no layer is checked."""
+    monkeypatch.setattr(Comm, "device", torch.device("meta"))
+    monkeypatch.setattr(install_module, "gather", lambda mine, comm: [mine] * comm.world_size)
+    monkeypatch.setattr(install_module, "objection", lambda *_: None)
+    monkeypatch.setattr(LinearAllReduce, "_loaded", lambda *_: GroupDecision(SliceSchedule("serial")))
+
+
+def test_only_layers_that_some_record_speeds_up_are_routed(comm, monkeypatch):
+    installable(monkeypatch)
     bound = dispatch(m8192="copies_4")
     op = LinearAllReduce(bound)
     model = torch.nn.ModuleDict(
@@ -219,6 +247,25 @@ def test_only_layers_that_some_record_speeds_up_are_routed(comm):
         LinearAllReduce(dispatch()).install(torch.nn.ModuleDict({"o_proj": Layer(5120, 4096)}), comm).routed
         == ()
     )
+
+
+def test_a_candidate_that_is_forced_by_name(comm, monkeypatch):
+    """Where it serves the shape, rows that it doesn't serve take the plain path; else the layer is left alone."""
+    installable(monkeypatch)
+    op = LinearAllReduce(dispatch())
+    model = torch.nn.ModuleDict({"o_proj": Layer(5120, 4096), "odd": Layer(5120, 64)})
+    done = op.install(model, comm, force="copies_4")
+    assert done.routed == ("o_proj",)
+    assert done.skipped[
+        "odd"
+    ] == "no candidate 'copies_4' serves its shape on H200; the table has none".replace("H200", str(H200))
+    forced = Terms(comm, force="copies_4")
+    few = replace(
+        op.request_of(*tensors(), forced), fields={**op.request_of(*tensors(), forced).fields, "m": 3}
+    )
+    with pytest.raises(ValueError, match="no candidate 'copies_4' serves"):
+        op._forced(few, H200, forced)
+    assert op._forced(few, H200, replace(forced, plain_elsewhere=True)).schedule.plain
 
 
 def test_what_is_no_communicator_is_refused():

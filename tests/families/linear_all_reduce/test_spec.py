@@ -168,7 +168,8 @@ def test_the_library_compiles_within_its_budgets():
                 assert not over_budget({kernel: used}, made.candidate.budget_for(kernel))
                 compiled[made.candidate.name, kernel] = used
     assert {(used.spill_bytes, used.stack_bytes, used.shared_bytes) for used in compiled.values()} == {
-        (0, 0, 0)
+        (0, 0, 0),
+        (0, 0, 8),  # the decision of a CTA on its ticket, and the epoch before
     }
     assert max(used.registers for (_, kernel), used in compiled.items() if kernel == "meet") <= 32
     assert {kernel for _, kernel in compiled} == {"reduce", "meet", "add", "close"}

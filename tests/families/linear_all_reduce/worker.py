@@ -53,7 +53,7 @@ class RowParallel(torch.nn.Module):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.randn(width, k, generator=generator), requires_grad=False)
         self.bias = torch.nn.Parameter(torch.ones(width), requires_grad=False) if bias else None
-        self.reduce_results = True
+        self.reduce_results, self.tp_rank = True, distributed.get_rank()
 
     def forward(self, x):
         result = torch.nn.functional.linear(x, self.weight)
@@ -220,7 +220,6 @@ def blocks(op, comm, rank):
         "alike": [near(off, on), near(on, traced), all(map(torch.equal, off, back)), near(off, twice)],
         "direct": near([direct(x) for x in inputs], wanted),
         "by name": [near(again, wanted), group_of(name) is not group, unknown],
-        "switched": model.o_proj.reduce_results,
     }
 
 

@@ -25,7 +25,7 @@ ONE = {
         "value.bits.y == generation && value.bits.w == generation",
         "value.bits.w == generation",
     ),
-    "the generation doesn't advance": ("if (lane == 0) generations[blockIdx.x] = call.generation;", ""),
+    "the tag doesn't advance": ("((last + 1) ^ salt)", "1u"),
     "down's weights aren't waited for": ("  wait_for_arrival(&shared.down_arrived);\n", ""),
     "up's weights aren't waited for": ("  wait_for_arrival(&shared.up_arrived);\n", ""),
     "down expects fewer bytes": (

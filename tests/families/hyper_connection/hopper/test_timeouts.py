@@ -43,6 +43,18 @@ def test_nobody_waits_after_a_failure(chain, name):
     assert outcome.arrays[made.state["record"]][1:].tolist() == [0] * 7  # the first failure stays what it was
 
 
+@pytest.mark.parametrize("name", ["one", "one_look_all"])
+def test_nothing_is_taken_after_a_failure(chain, name):
+    """All CTAs come, and in time; but after a failure their counts may differ, and old words look like new ones."""
+    made = chain(name, spec="tiny").start()
+    made.state["record"].array[0] = 1
+    outputs = made.add("boundary", 1)
+    outcome = run(made.launches)
+    assert outcome.fault is None
+    assert is_nan(outcome.arrays[outputs["block_input"]]).all()
+    assert (outcome.arrays[outputs["x"]] == made.expected[outputs["x"]]).all()
+
+
 def test_a_cleared_record_makes_the_state_usable_again(chain):
     """Every CTA that ran has advanced its generation, so that the next call is right."""
     made = chain("one", spec="tiny").start()

@@ -76,3 +76,19 @@ def test_ranks_that_share_a_process_are_refused() -> None:
         ValueError, match="comm has several ranks in this process, and hyper_connection takes the tens"
     ):
         dispatch.hyper_connection(*tensors, *weights, comm=comm)
+
+
+def test_tensors_on_another_device_than_the_ranks() -> None:
+    """Eager, in a plan, and in an explanation; once a call of that shape is known too."""
+    comm = Owner(TP4, frozenset())
+    comm.device = torch.device("cpu")  # type: ignore[attr-defined]
+    state = [torch.zeros(1, size, dtype=torch.float16) for size in (10240, 2560, 4)]
+    op = dispatch.hyper_connection
+    op(*state, None, None, None, kind="combine", comm=comm)
+    other = Owner(TP4, frozenset())
+    other.device = torch.device("cuda:1")  # type: ignore[attr-defined]
+    for call in (op, op.plan, op.explain):
+        with pytest.raises(
+            ValueError, match="residual is on cpu, and the ranks of comm work on cuda:1; pass"
+        ):
+            call(*state, None, None, None, kind="combine", comm=other)

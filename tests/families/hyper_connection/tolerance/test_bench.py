@@ -93,6 +93,7 @@ class Stage:
             self.verify,
             lambda run: Graph(run, self),  # type: ignore[arg-type, return-value]
             lambda graph, _replays: TIMES.get(graph.name, 1.0),  # type: ignore[attr-defined]
+            lambda _block: None,
         )
 
 
@@ -115,7 +116,7 @@ def measured(workspace: Any, watch: Any, drifts: tuple[str, ...] = ()) -> Any:
         Cell(RankContext(torch.device("cpu"))),
         watch,
         (),
-        Options(pace=Pace(groups=9, replays=1, most=9), peers=()),
+        Options(pace=Pace(groups=3, replays=1, most=3), blocks=3, peers=()),
         backend=stage.backend(),
     )
 

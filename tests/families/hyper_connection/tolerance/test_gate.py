@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from harness.blocks import in_blocks
 from kernwright.evidence import verify_emulated as verify_emulated_module
 from kernwright.evidence.family_evidence import Case, NoEvidence
 from kernwright.evidence.fuzz import fuzz_workload
@@ -166,7 +167,7 @@ def test_a_record_says_how_near() -> None:
     exactness = Exactness(cases=9, values=100, mismatches=0, against="FP64", closeness=closeness())
     verified = judge(exactness, None, Rule(), is_control=False)
     assert verified.reason == f"Only verified, not timed: {near_fp64}."
-    groups = tuple(Group(control=(2.0, 2.0), candidate=(1.0, 1.0)) for _ in range(9))
+    groups = in_blocks(Group(control=(2.0, 2.0), candidate=(1.0, 1.0)))
     timed = judge(
         exactness, Timing(scope="chain", calls=96, replays=5, groups=groups), Rule(), is_control=False
     )
