@@ -66,6 +66,19 @@ def hyper_connection(draw: st.DrawFn, route: str) -> dict[str, Any]:
         candidate |= chosen(
             draw, {"row_tiles": (1, 2, 8), "segments": (1, 2, 8), "tokens_per_cta": (8, 16, 64)}
         )
+    elif route == "wgmma":
+        candidate |= {"arch": ["sm_90a"], "contract": "tolerance", "tolerance": {"relative_l2": 0.01}}
+        candidate |= chosen(
+            draw,
+            {
+                "segments": (1, 5, 20),
+                "row_tile": (8, 56, 256),
+                "groups": (1, 4),
+                "stages": (3, 6, 16),
+                "up_groups": (1, 3),
+                "norm_lanes": (8, 32, 160),
+            },
+        )
     elif sharded or route == "replicated":
         up = "up" if route == "gate_sharded" else "up_mix"
         candidate |= {name: options for name in ("down", up) if (options := matrix(draw))}
@@ -142,7 +155,7 @@ def linear_all_reduce(draw: st.DrawFn) -> dict[str, Any]:
     return {"family": "linear_all_reduce", "name": "s", "workload": workload, "candidate": [control, other]}
 
 
-ROUTES = ("replicated", "tensor_core", "one_kernel", "two_kernels", *SHARDED)
+ROUTES = ("replicated", "tensor_core", "wgmma", "one_kernel", "two_kernels", *SHARDED)
 CASES: dict[str, tuple[st.SearchStrategy[dict[str, Any]], set[str]]] = {
     **{route: (hyper_connection(route), {route}) for route in ROUTES},
     "all_reduce": (all_reduce(), {"tagged_words", "one_stage", "two_stage"}),

@@ -82,7 +82,9 @@ class Wgmma(CandidateSpec):
 
     def norm_tree(self, workload: HyperConnectionWorkload) -> TreeSpec:
         """The tree of the sum of squares."""
-        return workload.trees()["norm"] if self.norm_lanes is None else TreeSpec(1, self.norm_lanes, NORM_CHUNK)
+        return (
+            workload.trees()["norm"] if self.norm_lanes is None else TreeSpec(1, self.norm_lanes, NORM_CHUNK)
+        )
 
     def blocks(self, workload: HyperConnectionWorkload) -> int:
         """Blocks of a segment of down."""

@@ -40,6 +40,7 @@ def test_every_kind_of_values(small: Any, label: str, inputs: str) -> None:
     assert broken(called, checked.arrays, Bounds(relative_l2=8e-3)) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("label", "name"), [(FP16, "wgmma"), (BF16, "wgmma_wide")])
 def test_a_token_has_the_same_bits_in_every_batch(small: Any, label: str, name: str) -> None:
     """Alone, in another tile, at the end of a batch."""
@@ -57,6 +58,7 @@ def test_every_schedule_of_threads_gives_the_same_bits(small: Any) -> None:
         assert fuzz(called.launches, None, 2).problems == ()
 
 
+@pytest.mark.long
 def test_no_race(small: Any) -> None:
     called = small.call(FP16, "wgmma", Case("boundary", "normal", 9, 70))
     for launch in called.launches[1:]:  # combine_norm is the replicated route's
@@ -64,6 +66,7 @@ def test_no_race(small: Any) -> None:
         assert find_races([few]) == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "edit",
     [
