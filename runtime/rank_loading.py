@@ -89,12 +89,15 @@ def load_together(
         Disagreement: ranks have other calls, or choose differently.
         PeerFailed: another rank could not decide; that rank raises its own error.
     """
+    warmed: list[WarmCall] = []  # once: what sizes and devices come from may be an iterator
     while True:
         decided: list[Selection] = []
 
         def step(decided: list[Selection] = decided) -> list[Loaded]:
             chosen, found = policy(), []
-            for call in calls():
+            if not warmed:
+                warmed.extend(calls())
+            for call in warmed:
                 selection = dispatch.select(call.request, call.device, chosen, comm, exact=False)
                 decided.append(selection)
                 found.append(_loaded(call, selection.chosen, comm, prepare))

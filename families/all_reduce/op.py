@@ -288,8 +288,10 @@ class AllReduce(Op):
     def forget(self) -> None:
         """Decide the next calls of all communicators anew; acquired inputs stay."""
         super().forget()
-        for known in self._of.values():
-            known.resolved.clear()
+        for reference in self._of.keyrefs():  # a list: other threads may be adding communicators
+            comm = reference()
+            if comm is not None:
+                self._of[comm].resolved.clear()
 
     def _resolved_for(
         self, kind: str, numel: int, tensor: torch.Tensor, values: tuple[Any, ...], slot: int = 0

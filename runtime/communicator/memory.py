@@ -7,6 +7,7 @@ leave it (local), free the own (local, when all have left).
 from __future__ import annotations
 
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 Backend = Literal["symmetric_memory", "ipc"]
 
 MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
+_setting = threading.Lock()
+_before: list[str | None] = []
+"""The variable's values before those threads that need it now; the first one's is the process's own."""
 
 
 class SharedMemory(ABC):
@@ -55,17 +59,21 @@ class SharedMemory(ABC):
 def without_multicast() -> Iterator[None]:
     """Let torch make no multicast object, which is a resource of the whole host and which nothing here needs.
 
-    The variable is the whole process's, so it is restored; torch reads it when memory is made and exchanged.
+    The variable is the whole process's, so it is restored; torch reads it when memory is made and exchanged. Threads
+    may be inside at the same time, and the last one restores it: a lock would be held while peers are waited for.
     """
-    before = os.environ.get(MULTICAST)
-    os.environ[MULTICAST] = "1"
+    with _setting:
+        _before.append(os.environ.get(MULTICAST))
+        os.environ[MULTICAST] = "1"
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[MULTICAST]
-        else:
-            os.environ[MULTICAST] = before
+        with _setting:
+            before = _before.pop()  # of the last one out it is the first one's
+            if not _before and before is None:
+                os.environ.pop(MULTICAST, None)
+            elif not _before and before is not None:
+                os.environ[MULTICAST] = before
 
 
 class SymmetricMemory(SharedMemory):

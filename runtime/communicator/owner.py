@@ -164,6 +164,7 @@ class ChannelOwner(ABC):
             self.close()
             return
         for channel in self._channels.values():
+            channel.keep()  # whatever closing gives
             with suppress(Exception):  # the error that is on its way says more
                 channel.close(keep=True)
         self._channels.clear()

@@ -252,6 +252,7 @@ def closing() -> Iterator[tuple[str, Any]]:
             tag = f"close, captured by {captured_by}"
             yield tag, {"right": application(tag), "did": [event for event, _, _ in events]}
     with told():
+        channel_module._kept.clear()
         _, error = result_of(lambda: _leaves_the_block(opened()))
         yield (
             "an error leaves the block",
@@ -259,6 +260,7 @@ def closing() -> Iterator[tuple[str, Any]]:
                 "right": application("block"),
                 "error": error,
                 "did": [event for event, _, _ in events],
+                "kept": sorted(channel.plan.name for channel in channel_module._kept.values()),
             },
         )
 
@@ -266,6 +268,8 @@ def closing() -> Iterator[tuple[str, Any]]:
 def _leaves_the_block(comm: Any) -> None:
     """Rank 1 leaves by an error; its peers go on, and never close."""
     if rank == 1:
+        comm.channel("first")._record.end = lambda: step("end")
+        fails.add(("end", 0))
         with comm:
             raise KeyError("of the application")
 
@@ -354,6 +358,10 @@ def loading() -> Iterator[tuple[str, Any]]:
                 "remembered": len(operator._resolved) + len(operator._known),
             },
         )
+        # Of a communicator that knows of no failure yet, so that there are two rounds.
+        with table().communicator(**cpu) as fresh:
+            again = dispatch.warm_up(workloads=iter(SPECS), comm=fresh, policy="control")
+        yield "an iterator", {"right": application("iterator"), "chosen": [entry.chosen for entry in again]}
         for tag, wrong in (
             ("unknown workload", {"workloads": ["third"]}),
             ("fewer workloads", {"workloads": ["first"]}),

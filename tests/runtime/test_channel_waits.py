@@ -40,6 +40,18 @@ def test_an_overlap_is_no_wait() -> None:
         failed(3, {}).check()
 
 
+def test_a_record_that_is_being_written_is_left_to_the_next_look() -> None:
+    """Of an overlap it would say else that a peer didn't come."""
+    channel = failed(3, {})
+    begun = torch.tensor([1, 0, 0, 0, 0, 0, 0, 0], dtype=torch.int32).view(torch.uint8)
+    written = channel.memory.clone()
+    channel.memory[0, :32] = begun
+    channel.check()
+    channel.memory.copy_(written)
+    with pytest.raises(Overlap):
+        channel.check()
+
+
 def test_a_channel_has_the_waits_of_its_family(make: ModuleType) -> None:
     work = make.workload(make.candidate("control"), world_size=4)
     table = make.table(replace(work, channel={"record": 0, "size": 64}))

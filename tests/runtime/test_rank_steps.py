@@ -88,7 +88,7 @@ def test_the_applications_collectives_are_right_after_every_scenario(found: Foun
         ]
         assert wrong == []
     assert {part: len(entries) for part, entries in found[0].items()} == {
-        "making": 24, "arguments": 3, "disagreeing": 4, "closing": 25, "measuring": 9, "loading": 13,
+        "making": 24, "arguments": 3, "disagreeing": 4, "closing": 25, "measuring": 9, "loading": 14,
         "fleet": 3,
     }  # fmt: skip
 
@@ -208,6 +208,7 @@ def test_an_error_that_leaves_the_block_does_nothing_collective(found: Found) ->
     outs = [rank["closing"]["an error leaves the block"] for rank in found]
     assert [out["error"] for out in outs] == ["", "KeyError: 'of the application'", ""]
     assert not [event for out in outs for event in out["did"] if event.endswith(("leave", "free"))]
+    assert [out["kept"] for out in outs] == [[], ["first", "second"], []]  # also where closing one fails
 
 
 @pytest.mark.parametrize("names", [["fast"], ["fast", "control"]])
@@ -257,6 +258,7 @@ def test_a_warm_up_decides_together(found: Found) -> None:
         assert set(out["chosen"][8:]) == {"reference"}
         assert out["called"] is None
         assert out["reason"].startswith("rank 1 could not load it, so it is off on all ranks")
+        assert entry["loading"]["an iterator"]["chosen"] == ["reference"] * 8  # in the second round, too
         assert out["remembered"] == 0  # ranks that had loaded it must not go on with it
         error = entry["loading"]["unknown workload"]["error"]
         assert error.startswith(

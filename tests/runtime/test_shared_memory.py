@@ -52,6 +52,24 @@ def test_torchs_multicast_switch_is_restored(monkeypatch: pytest.MonkeyPatch, be
     assert os.environ.get(memory_module.MULTICAST) == before
 
 
+@pytest.mark.parametrize("before", [None, "0"])
+@pytest.mark.parametrize("first_out", [0, 1])
+def test_multicast_stays_off_until_the_last_thread_is_done(
+    monkeypatch: pytest.MonkeyPatch, before: str | None, first_out: int
+) -> None:
+    """Two threads make communicators at once; either may be the first that is done."""
+    monkeypatch.delenv(memory_module.MULTICAST, raising=False)
+    if before is not None:
+        monkeypatch.setenv(memory_module.MULTICAST, before)
+    threads = [memory_module.without_multicast() for _ in range(2)]
+    for thread in threads:
+        thread.__enter__()
+    threads[first_out].__exit__(None, None, None)
+    assert os.environ.get(memory_module.MULTICAST) == "1"
+    threads[1 - first_out].__exit__(None, None, None)
+    assert os.environ.get(memory_module.MULTICAST) == before
+
+
 class Runtime:
     """CUDA's handles, written down; what is in `fails` raises."""
 
