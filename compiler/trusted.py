@@ -20,6 +20,7 @@ SHARED_VARIABLE = "KERNWRIGHT_CACHE_SHARED"
 
 _HANDLE = getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_USERS = Path("/proc/self/uid_map")
 
 
 class Untrusted(OSError):
@@ -47,7 +48,7 @@ def opened(
 
     Args:
         folder: its own symbolic links are resolved first.
-        shared: folders of the user's groups count too.
+        shared: what belongs to one of the user's groups counts too, whoever owns it.
         any_owner: whoever named the folder trusts its owner.
         create: make what is missing, for the user alone, or for the group that shares it.
 
@@ -110,13 +111,15 @@ def _check(status: os.stat_result, path: Path, *, shared: bool, any_owner: bool,
     mode, who = status.st_mode, {0, os.geteuid()}
     if above:
         who.add(_unmapped())  # of a container's user namespace: the host's root, most often
-    if status.st_uid not in who and not shared and not any_owner:
+    of_group = shared and status.st_gid in {os.getegid(), *os.getgroups()}
+    # Only a member can give a file to a group. A folder above needs no proof: its owner can't forge what is below.
+    if status.st_uid not in who and not any_owner and not (of_group or (shared and above)):
         raise Untrusted(path, f"belongs to user {status.st_uid}, and neither to this one nor to root")
     if not mode & _OTHERS or (above and mode & stat.S_ISVTX):
         return
     if mode & stat.S_IWOTH:
         raise Untrusted(path, "may be written to by every user")
-    if _private(status.st_gid) or (shared and status.st_gid in {os.getegid(), *os.getgroups()}):
+    if _private(status.st_gid) or of_group:
         return
     raise Untrusted(path, f"may be written to by group {status.st_gid}")
 
@@ -136,8 +139,10 @@ def _private(group: int) -> bool:
 
 @functools.cache
 def _unmapped() -> int:
-    """The number that users have who don't exist in a container."""
+    """The number that users have who don't exist in a container; that of root where all users exist."""
     try:
+        if _USERS.read_text().split() == ["0", "0", str(2**32 - 1)]:
+            return 0  # no user namespace: the number is an ordinary user's, nobody's
         return int(Path("/proc/sys/kernel/overflowuid").read_text())
     except (OSError, ValueError):
         return 0

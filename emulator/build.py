@@ -143,7 +143,6 @@ def cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
     folder = root / key
     if _intact(folder, product):
         return folder
-    trusted.make_folder(root / "locks")
     with FileLock(root / "locks" / f"{key[:2]}.lock"):
         if _intact(folder, product):
             return folder
@@ -156,11 +155,24 @@ def cached(key: str, product: str, make: Callable[[Path, Path], None]) -> Path:
             write_whole(made / f"{product}.sha256", digest.encode())
             shutil.rmtree(folder, ignore_errors=True)
             made.rename(folder)
+            if root in _temporary_roots:
+                _made_here[folder / product] = digest
     return folder
+
+
+_temporary_roots: set[Path] = set()
+_made_here: dict[Path, str] = {}
+"""Digests of what this process made in a temporary folder. That may lie where others may write, as the compiler's own
+temporary files then do: nothing but what was made here counts."""
 
 
 def _intact(folder: Path, product: str) -> bool:
     try:
+        if folder.parent in _temporary_roots:
+            return (
+                _made_here.get(folder / product)
+                == hashlib.sha256((folder / product).read_bytes()).hexdigest()
+            )
         recorded = trusted.read(folder / f"{product}.sha256")
         return recorded.decode() == hashlib.sha256(trusted.read(folder / product)).hexdigest()
     except (OSError, ValueError):  # not there, or not ours
@@ -170,7 +182,7 @@ def _intact(folder: Path, product: str) -> bool:
 def _cache_root() -> Path:
     root = default_folder() / "emulator" / f"v{FORMAT}"
     try:
-        trusted.make_folder(root)
+        trusted.make_folder(root / "locks")
         if os.access(root, os.W_OK):
             return root
         problem = "written (it is read-only)"
@@ -189,7 +201,10 @@ def _temporary_root(root: str, problem: str) -> Path:
         root,
         problem,
     )
-    return Path(tempfile.mkdtemp(prefix="kernwright-emulator-"))
+    temporary = Path(tempfile.mkdtemp(prefix="kernwright-emulator-"))
+    (temporary / "locks").mkdir()
+    _temporary_roots.add(temporary)
+    return temporary
 
 
 def _wrapper(found: TextFacts) -> str:

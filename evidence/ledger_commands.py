@@ -51,11 +51,16 @@ def ledger_of(session: Session, workload: Workload, *, writes: bool) -> Ledger:
             for file in usable(read_records(folder))
             if (file.record.spec, file.record.workload) == (workload.spec, workload.label)
         ]
-        files += [RecordFile(record_name(other), other) for other in others]
+        known = {file.name for file in files}  # those that were kept
+        files += [file for file in _named(others) if file.name not in known]
         standing = displaced_by(RecordFile(record_name(record), record), files, current)
         return "" if standing is None else standing.name
 
     return Ledger(keep, displaced)
+
+
+def _named(records: Sequence[Record]) -> list[RecordFile]:
+    return [RecordFile(record_name(record), record) for record in records]
 
 
 def check_ledger(workspace: Workspace) -> tuple[list[Problem], list[str]]:

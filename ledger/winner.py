@@ -57,7 +57,8 @@ def _winner(files: Sequence[RecordFile], current: Sources) -> Winner | None:
     old = [file for file in files if file.record.rule.of_one_block]
     new = sorted(
         (file for file in files if not file.record.rule.of_one_block),
-        key=lambda file: (file.record.measured_at, file.name),
+        # A time is to the second. Whoever was compared with another came after it.
+        key=lambda file: (file.record.measured_at, file.record.head_to_head is not None, file.name),
     )
     winner: Winner | None = None
     for end in range(len(new) + 1):

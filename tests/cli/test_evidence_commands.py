@@ -290,6 +290,18 @@ def test_a_record_that_is_gone_is_status_1(run: Any, odd: Path) -> None:
     assert run("ledger", "check", cwd=odd).status == 0
 
 
+def test_a_record_that_was_replaced_stays_a_fault(run: Any, odd: Path) -> None:
+    """`ledger index` enters what no command entered; it doesn't make another record of a known one."""
+    recorded(odd)
+    index = odd / "ledger" / "records" / "index"
+    seal, name = index.read_text(encoding="utf-8").split()
+    index.write_text(f"{'0' * len(seal)} {name}\n", encoding="utf-8")
+    said = "the index names this record with another seal: it was replaced"
+    assert said in run("ledger", "check", cwd=odd).err
+    assert run("ledger", "index", cwd=odd).out == "0 records were entered\n"
+    assert said in run("ledger", "check", cwd=odd).err
+
+
 def test_an_edited_record_is_status_1(run: Any, odd: Path) -> None:
     recorded(odd)
     (path,) = (odd / "ledger" / "records").rglob("*.json")

@@ -231,6 +231,31 @@ def test_a_groups_folder_counts_only_where_it_is_said(
         Cache(folder)
 
 
+@pytest.mark.parametrize("which", ["file", "folder"])
+def test_sharing_with_a_group_trusts_nobody_outside_of_it(
+    file: Path, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's file in /tmp isn't the group's because nobody else may write to it."""
+    path = next(path for path in (file, *file.parents) if path.name == which)
+    foreign(path, monkeypatch)
+    assert read(file, shared=True) == b"ours"  # it belongs to a group of the user's
+    monkeypatch.setattr(os, "getegid", lambda: 54321)
+    monkeypatch.setattr(os, "getgroups", list)
+    with pytest.raises(Untrusted, match="belongs to user"):
+        read(file, shared=True)
+
+
+@pytest.mark.parametrize(("users", "number"), [("0 0 4294967295", 0), ("0 1000 1\n1 100000 65536", None)])
+def test_users_who_dont_exist_are_those_of_a_namespace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, users: str, number: int | None
+) -> None:
+    """Elsewhere their number is that of `nobody`, whose folders are nobody's to trust."""
+    (tmp_path / "uid_map").write_text(f"{users}\n")
+    monkeypatch.setattr(trusted, "_USERS", tmp_path / "uid_map")
+    expected = int(Path("/proc/sys/kernel/overflowuid").read_text()) if number is None else number
+    assert trusted._unmapped.__wrapped__() == expected
+
+
 def test_counts_of_a_disassembly_are_not_believed_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

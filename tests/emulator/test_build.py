@@ -205,3 +205,27 @@ def test_a_planted_object_is_not_loaded(tmp_path, monkeypatch, caplog, mode):
     assert caplog.text.count("can't be trusted") == 1
     assert "may be written to by" in caplog.text
     build._temporary_root.cache_clear()
+
+
+def test_temporary_files_where_others_may_write(tmp_path, monkeypatch, caplog):
+    """As in a container whose /tmp is a volume of somebody else's: one warning, and nothing that was planted."""
+    monkeypatch.setattr(trusted, "_private", lambda _: False)
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    monkeypatch.setenv("KERNWRIGHT_CACHE_DIR", str(open_to_all / "cache"))
+    monkeypatch.setattr(build.tempfile, "tempdir", str(open_to_all))
+    made = []
+
+    def make(folder, _place):
+        made.append(folder)
+        (folder / "product").write_bytes(b"ours")
+
+    folder = build.cached("ab" * 32, "product", make)
+    assert build.cached("ab" * 32, "product", make) == folder
+    assert len(made) == 1
+    (folder / "product").write_bytes(b"planted")
+    (folder / "product.sha256").write_text(hashlib.sha256(b"planted").hexdigest())
+    assert (build.cached("ab" * 32, "product", make) / "product").read_bytes() == b"ours"
+    assert len(made) == 2
+    assert caplog.text.count("can't be trusted") == 1

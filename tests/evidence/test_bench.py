@@ -269,7 +269,7 @@ def test_who_would_displace_another_is_timed_against_it(measure, stage):
         return "teams" if record.candidate == "passes" else ""
 
     result = measure(ledger=Ledger(kept.append, displaced))
-    assert asked == [("passes", ["teams"]), ("teams", ["passes"])]
+    assert asked == [("teams", []), ("passes", ["teams"])]  # the least gain first
     passes, teams = result.records[1:]
     assert teams.head_to_head is None
     both = passes.head_to_head

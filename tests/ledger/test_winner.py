@@ -59,6 +59,13 @@ def test_a_run_of_both_must_be_won(run: Any, timing: Any) -> None:
         assert shown(winner(run("old", 1, 0.9), run("new", 2, 0.8, both))) == ("old", ("new",))
 
 
+def test_of_two_in_one_second_the_one_that_was_compared_came_last(run: Any, timing: Any) -> None:
+    """Its file may sort first."""
+    old, new = run("old", 1, 0.9), run("new", 1, 0.8, timing(1.05))
+    assert new.name < old.name
+    assert shown(winner(new, old)) == ("old", ("new",))
+
+
 def test_a_run_against_other_code_counts_for_nothing(run: Any, timing: Any) -> None:
     other = run("new", 2, 0.8, timing(0.9), of="99" * 32)
     assert shown(winner(run("old", 1, 0.9), other)) == ("old", ("new",))

@@ -181,11 +181,14 @@ def _weight_objection(module: Any, device: torch.device) -> str | None:
 
 
 def _names(function: Any) -> frozenset[str]:
-    """Globals and attributes that a function reads, also in functions inside of it."""
+    """Globals and attributes that a function reads, also in functions inside of it, and what it closes over.
+
+    A decorator's function calls the one that it closes over.
+    """
     code = getattr(function, "__code__", None)
     if code is None:
         return frozenset(("what no Python code states",))
-    return frozenset(name for inner in _codes(code) for name in inner.co_names)
+    return frozenset((*code.co_freevars, *(name for inner in _codes(code) for name in inner.co_names)))
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -56,7 +56,9 @@ class RoutedForward:
     def serves(self, x: Any) -> bool:
         """Whether the layer is still what was recognised, and x is what the operator takes, for inference."""
         module = self.module
-        weight = module.weight
+        weight = getattr(module, "weight", None)
+        if not isinstance(weight, Tensor):  # a method that repacked it since keeps it under another name
+            return False
         if not (self.on and type(x) is Tensor and x.dim() and module.reduce_results and module.bias is None):
             return False
         if module.tp_size != self._tp_size or getattr(module, "quant_method", None) is not self._method:

@@ -229,6 +229,33 @@ def test_a_promise_of_the_engine_that_no_schedule_keeps(monkeypatch):
     assert recognise(layer, 0, 2, CPU) == "VLLM_BATCH_INVARIANT is set, and no schedule keeps that promise"
 
 
+def test_a_decorated_forward_of_an_engine_is_left_alone():
+    """Its own code reads nothing; the function that it closes over does."""
+
+    def twice(forward):
+        def decorated(self, input_):
+            output, bias = forward(self, input_)
+            return output + output, bias
+
+        return decorated
+
+    names = {"__module__": engines.VLLM, "__qualname__": "RowParallelLinear"}
+    body = {**names, "forward": twice(engines.VllmRowParallel.forward)}
+    kind = type("RowParallelLinear", (engines.VllmRowParallel,), body)
+    found = recognise(kind(24, 16, engines.VllmUnquantized(), 0), 0, 2, CPU)
+    assert found == "its forward reads forward, which may decide what it reduces"
+
+
+def test_a_layer_whose_weight_has_gone_computes_by_itself():
+    """As where a method repacks it after the installation."""
+    layer = engines.VllmRowParallel(24, 16, engines.VllmUnquantized(), 0)
+    routed = RoutedForward(layer, recognise(layer, 0, 2, CPU), "a group")
+    x = torch.zeros(2, 16)
+    assert routed.serves(x.to(layer.weight.dtype)) == (not layer.weight.requires_grad)
+    del layer.weight
+    assert not routed.serves(x)
+
+
 def test_of_two_threads_that_install_one_takes_the_layer():
     layer = plain()
     seen = recognise(layer, 0, 2, CPU)
