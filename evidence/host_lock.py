@@ -38,14 +38,16 @@ def host_lock(name: str, seconds: float) -> Iterator[Path]:
 def _attempt(path: Path) -> int | None:
     """A handle that holds the lock; None while another process does."""
     handle = _opened(path)
+    held = False
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(handle), os.lstat(path)):
-            return handle
+        held = os.path.samestat(os.fstat(handle), os.lstat(path))
     except (BlockingIOError, FileNotFoundError):  # the latter: somebody cleared the folder just now
         pass
-    os.close(handle)
-    return None
+    finally:
+        if not held:
+            os.close(handle)
+    return handle if held else None
 
 
 def _opened(path: Path) -> int:

@@ -25,6 +25,7 @@ def added(folder: Path) -> dict[str, str]:
     listed = _git(
         folder,
         "log",
+        "-m",  # a merge may add one itself
         "--diff-filter=A",
         "--no-renames",
         "--name-only",

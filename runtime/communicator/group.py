@@ -13,7 +13,7 @@ from .agreement import Statement, agree, obstacle, statement
 from .channel import Channel, ChannelPlan, channel_plans
 from .digests import route_digests
 from .memory import MAKERS, Backend, SharedMemory
-from .owner import ChannelOwner
+from .owner import CLOSED, ChannelOwner
 from .steps import Outcome, attempt
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class GroupCommunicator(ChannelOwner):
     def close(self, *, free_captured: bool = False) -> None:
         """Give the channels' memory back; see `ChannelOwner.close`."""
         if self._channels:
-            self._absence = "the communicator is closed; make a new one"
+            self._absence = CLOSED
             super().close(free_captured=free_captured)
 
     def finish(self) -> None:

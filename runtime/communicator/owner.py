@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+CLOSED = "the communicator is closed; make a new one"
+
+
 class ChannelOwner(ABC):
     """Channels by the names of their specs, and how kernels that use them are loaded.
 
@@ -168,6 +171,7 @@ class ChannelOwner(ABC):
             with suppress(Exception):  # the error that is on its way says more
                 channel.close(keep=True)
         self._channels.clear()
+        self._absence = CLOSED
         self.generation += 1
 
     @abstractmethod

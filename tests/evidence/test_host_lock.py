@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -99,6 +100,20 @@ def test_a_cleared_folder_does_not_give_two_holders(folder: Path) -> None:
                 pass
             assert path.exists()
     assert cleared
+
+
+def test_a_file_system_without_locks_leaves_nothing_open(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(host_lock.fcntl, "flock", refuse)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(OSError, match="No locks available"), host_lock.host_lock("gpu", 0):
+            pass
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def as_nobody(folder: Path, answers: object) -> None:

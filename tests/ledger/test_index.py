@@ -118,6 +118,21 @@ def test_a_record_gone_with_its_line_is_missed_by_the_history(ledger: Path) -> N
     assert "added this record, and neither the folder nor the index names it" in str(problem)
 
 
+def test_a_record_that_a_merge_has_added_is_in_the_history(ledger: Path, record: Any) -> None:
+    git(ledger, "init", "-q", "-b", "one")
+    git(ledger, "add", ".")
+    git(ledger, "commit", "-qm", "records")
+    git(ledger, "checkout", "-qb", "two")
+    git(ledger, "commit", "-q", "--allow-empty", "-m", "two")
+    git(ledger, "checkout", "-q", "one")
+    git(ledger, "commit", "-q", "--allow-empty", "-m", "one")
+    git(ledger, "merge", "-q", "--no-commit", "--no-ff", "two")
+    late = write_record(ledger, record(candidate="late"))
+    git(ledger, "add", ".")
+    git(ledger, "commit", "-qm", "a merge that adds a record")
+    assert late.relative_to(ledger).as_posix() in added(ledger)
+
+
 def test_where_there_is_no_history_it_says_why(ledger: Path, tmp_path: Path) -> None:
     with pytest.raises(NoHistory, match="git has none of"):
         added(ledger)

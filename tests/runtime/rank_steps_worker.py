@@ -253,7 +253,8 @@ def closing() -> Iterator[tuple[str, Any]]:
             yield tag, {"right": application(tag), "did": [event for event, _, _ in events]}
     with told():
         channel_module._kept.clear()
-        _, error = result_of(lambda: _leaves_the_block(opened()))
+        entered = opened()
+        _, error = result_of(lambda: _leaves_the_block(entered))
         yield (
             "an error leaves the block",
             {
@@ -261,6 +262,7 @@ def closing() -> Iterator[tuple[str, Any]]:
                 "error": error,
                 "did": [event for event, _, _ in events],
                 "kept": sorted(channel.plan.name for channel in channel_module._kept.values()),
+                "absence": entered.absence("first"),
             },
         )
 

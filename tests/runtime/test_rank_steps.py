@@ -209,6 +209,7 @@ def test_an_error_that_leaves_the_block_does_nothing_collective(found: Found) ->
     assert [out["error"] for out in outs] == ["", "KeyError: 'of the application'", ""]
     assert not [event for out in outs for event in out["did"] if event.endswith(("leave", "free"))]
     assert [out["kept"] for out in outs] == [[], ["first", "second"], []]  # also where closing one fails
+    assert [out["absence"] for out in outs] == [None, "the communicator is closed; make a new one", None]
 
 
 @pytest.mark.parametrize("names", [["fast"], ["fast", "control"]])
