@@ -12,13 +12,19 @@ from kernwright.generator import builds, compile_builds, plan_generation
 from kernwright.generator.environment import TEMPLATES, make_environment
 from kernwright.specs import families, find_workspace
 
-ARCHS = ("sm_70", "sm_75", "sm_80", "sm_90", "sm_120")
+ARCHS = ("sm_70", "sm_75", "sm_80", "sm_90", "sm_90a", "sm_120")
 MACROS = {"nesting.cuh.j2", "used.cuh.j2"}
 """They shape the text of other templates, and have none of their own."""
 PRELUDE = sorted({path.name for path in (TEMPLATES / "prelude").glob("*.j2")} - MACROS)
 
 CALLS = {
     "arithmetic.cuh.j2": "out[i] = sigmoid(square_root(divide(exponential(out[i]), power_of_two(3))));",
+    "async_copy.cuh.j2": """
+    __shared__ __align__(16) unsigned char copied[512];
+    copy_ahead(copied + 16 * i, half + 8 * i);
+    end_copy_group();
+    wait_for_copy_groups<0>();
+    flag[i] = copied[16 * i] + shared_address(copied);""",
     "atomics.cuh.j2": """
     flag[0] = load_acquire_system(flag) + load_tagged_system(flag + 5);
     store_release_system(flag + 2, fetch_add_device(flag + 3, 5));
@@ -38,6 +44,18 @@ CALLS = {
     arrive(&arrival);
     wait_for_arrival(&arrival);
     out[i] = copied[63 - i];""",
+    "near.cuh.j2": "out[i] = near_sigmoid(out[i]);",
+    "warpgroup.cuh.j2": """
+    extern __shared__ unsigned char shared[];
+    unsigned char* const tiles = aligned_tiles(shared);
+    tiles[chunk_at(i, 1)] = 1;
+    float sums[4] = {};
+    Products products;
+    products.begin();
+    products.multiply_add(sums, tiles, tiles + 64 * ROW_BYTES);
+    products.commit();
+    products.wait<0>();
+    out[i] = sums[0] + sums[3];""",
     "kept.cuh.j2": "float kept[2] = {out[0] + 1.0f, out[1] * 3.0f}; keep(kept, flag); out[2] = kept[0] + kept[1];",
     "tensor_core.cuh.j2": """
     float sum[4] = {out[0], out[1], out[2], out[3]};
@@ -71,6 +89,9 @@ CALLS = {
 """Code that uses everything that a prelude offers."""
 
 NEEDS = {
+    "async_copy.cuh.j2": ("storage.cuh.j2",),
+    "near.cuh.j2": ("arithmetic.cuh.j2",),
+    "warpgroup.cuh.j2": ("storage.cuh.j2", "async_copy.cuh.j2"),
     "memory.cuh.j2": ("storage.cuh.j2",),
     "programmatic.cuh.j2": ("storage.cuh.j2", "memory.cuh.j2"),
     "tensor_core.cuh.j2": ("storage.cuh.j2",),
@@ -79,8 +100,16 @@ NEEDS = {
     "tagged.cuh.j2": ("atomics.cuh.j2",),
 }
 """Preludes that others build on."""
-FIRST = {"bulk.cuh.j2": "sm_90", "programmatic.cuh.j2": "sm_90", "tensor_core.cuh.j2": "sm_80"}
+FIRST = {
+    "async_copy.cuh.j2": "sm_90",
+    "bulk.cuh.j2": "sm_90",
+    "programmatic.cuh.j2": "sm_90",
+    "tensor_core.cuh.j2": "sm_80",
+    "warpgroup.cuh.j2": "sm_90a",
+}
 """The first architecture with the instructions of a prelude, where it isn't the first of all."""
+LAST = {"warpgroup.cuh.j2": "sm_90a"}
+"""The last one, where it isn't the last of all."""
 
 KERNEL = """
 extern "C" __global__ void probe(float* out, storage_t* half, unsigned int* flag, unsigned long long* word) {{
@@ -115,11 +144,14 @@ def environment() -> Environment:
 def test_a_prelude_compiles_by_itself(environment: Environment, name: str, arch: str) -> None:
     if ARCHS.index(arch) < ARCHS.index(FIRST.get(name, ARCHS[0])):
         pytest.skip(f"{name} is for {FIRST[name]} and later")
+    if ARCHS.index(arch) > ARCHS.index(LAST.get(name, ARCHS[-1])):
+        pytest.skip(f"{name} is for {LAST[name]} at most")
     context = {
         "dtype": "bfloat16" if arch == "sm_80" else "float16",
         "l1_bypass": arch == "sm_90",
         "evict_first": arch == "sm_90",
         "exchange_bytes": 16 if arch == "sm_90" else 8,
+        "product_columns": [8],
     }
     names = (*NEEDS.get(name, ()), name)
     parts = [environment.get_template(f"prelude/{part}").render(context) for part in names]
