@@ -16,10 +16,19 @@ from .test_tensor_core import KINDS, bits, broken
 FP16, BF16 = "fp16-hc4-h256-n1to150-r64-tp1", "bf16-hc4-h256-n1to150-r64-tp1"
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("label", "name", "tokens"),
-    [(FP16, "wgmma", 1), (FP16, "wgmma", 130), (BF16, "wgmma_wide", 70), (BF16, "wgmma_wide", 150)],
+    ("label", "name", "tokens", "kind"),
+    [
+        (FP16, "wgmma", 70, "boundary"),
+        (FP16, "wgmma", 1, "first"),
+        (BF16, "wgmma_wide", 70, "final"),
+        (BF16, "wgmma_wide", 1, "combine"),
+        *(
+            pytest.param(label, name, tokens, kind, marks=pytest.mark.long)
+            for label, name, tokens in ((FP16, "wgmma", 130), (BF16, "wgmma_wide", 150))
+            for kind in KINDS
+        ),
+    ],
 )
 def test_near_fp64(small: Any, label: str, name: str, tokens: int, kind: str) -> None:
     """Within a tenth of what the spec allows; nothing is read that wasn't written, nothing left unwritten."""
@@ -29,9 +38,12 @@ def test_near_fp64(small: Any, label: str, name: str, tokens: int, kind: str) ->
     assert broken(called, checked.arrays, Bounds(relative_l2=8e-4)) == {}
 
 
-@pytest.mark.parametrize(
-    "inputs", ["zeros", "tiny", "large", "subnormal", "signed_zero", "nonfinite", "ties"]
-)
+LONG = [
+    pytest.param(each, marks=pytest.mark.long) for each in ("zeros", "tiny", "large", "subnormal", "ties")
+]
+
+
+@pytest.mark.parametrize("inputs", ["signed_zero", "nonfinite", *LONG])
 @pytest.mark.parametrize("label", [FP16, BF16])
 def test_every_kind_of_values(small: Any, label: str, inputs: str) -> None:
     called = small.call(label, "wgmma", Case("boundary", inputs, 4, 11))
@@ -52,6 +64,7 @@ def test_a_token_has_the_same_bits_in_every_batch(small: Any, label: str, name: 
             assert torch.equal(found, whole[tensor][rows]), (rows, tensor)
 
 
+@pytest.mark.long
 def test_every_schedule_of_threads_gives_the_same_bits(small: Any) -> None:
     for label, name, tokens in ((FP16, "wgmma", 70), (BF16, "wgmma_wide", 9)):
         called = small.call(label, name, Case("boundary", "normal", 8, tokens))
